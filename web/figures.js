@@ -38,9 +38,21 @@ export class Figures {
       `${bytes(blocks.free * each)} free of ${bytes(blocks.total * each)}`;
     change(this.page["pool-text"], text);
     this.page.pool.setAttribute("aria-label", text);
+    this.page["stored-key"].hidden = frame.tiers.length === 0;
+    change(this.page["tiers-text"], outside(frame.tiers));
     change(this.page["pool-counts"], `${count(totals.nodes)} nodes in all namespaces · ${count(totals.forks)} blocks forked · ` +
       `${count(totals.evictions)} evicted · ${count(totals.preemptions)} requests preempted`);
   }
+}
+
+const PLACES = { host: "In the host's memory", disk: "On the disk", redis: "In Redis" };
+
+/** What outside of the pool blocks lie in. How many there are in Redis nobody counts. */
+function outside(tiers) {
+  return tiers.map(({ tier, on, pieces, bytes: held }) => {
+    const what = pieces > 0 ? `${count(pieces)} blocks, ${bytes(held)}` : on ? "works" : "";
+    return `${PLACES[tier]}: ${[what, on ? "" : "doesn't work now"].filter(Boolean).join(", ")}`;
+  }).join(" · ");
 }
 
 /** Leaves an element alone that says it already: screen readers and selections stay. */

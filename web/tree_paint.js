@@ -4,7 +4,7 @@
 import { ago, count } from "./format.js";
 import { curveOf, normalOn, pointOn } from "./tree_layout.js";
 
-const COLOURS = ["ink", "muted", "paper", "held", "held-deep", "idle", "idle-old", "bud", "hit", "ground", "fallen", "leaf", "autumn", "grass"];
+const COLOURS = ["ink", "muted", "paper", "held", "held-deep", "idle", "idle-old", "bud", "hit", "ground", "fallen", "leaf", "autumn", "grass", "loaded"];
 const TAPER = 0.82;  // a stem's end, of its beginning
 const OLD_SECONDS = 300;  // an unused stem has lost its colour and its leaves by then
 const CROWDED = 150;  // stems: beyond it no leaves, and few labels
@@ -100,6 +100,7 @@ export class Painter {
     c.arc(x1, y1, width * TAPER / 2, 0, 7);
     c.fill();
     if (width > 9 && item.dying === null) this.bark(item);
+    if (item.node.stored > 0 && item.dying === null) this.core(item);
     if (this.leafy && item.to.tip) this.leaves(item);
     if (item.node.left_out > 0 && item.dying === null) {  // branches that are not shown
       c.fillStyle = this.colours.muted;
@@ -134,6 +135,19 @@ export class Painter {
       c.quadraticCurveTo(mx + dy * size * 0.42, my - dx * size * 0.42, x0, y0);
     }
     c.fill();
+  }
+
+  /** What a second tier has of it, too: a line in its middle, as long as that part of its tokens. */
+  core(item) {
+    const c = this.context, curve = curveOf(item.now), end = item.node.stored / item.node.tokens;
+    c.save();
+    c.strokeStyle = this.colours.loaded;
+    c.lineWidth = Math.max(1.4, item.now.width * 0.26);
+    c.lineCap = "butt";
+    c.beginPath();
+    for (let i = 0; i <= 24; ++i) c.lineTo(...pointOn(curve, (end * i) / 24));
+    c.stroke();
+    c.restore();
   }
 
   /** A light side, and a line for each block where these can be told apart. */
@@ -366,7 +380,8 @@ function label(node) {
 /** What a node is, in a sentence. */
 export function sentence(node) {
   const held = node.holders > 0 ? `held by ${count(node.holders)}` : `last used ${ago(node.idle_seconds)}`;
-  return `${count(node.tokens)} tokens from position ${count(node.begin)}, ${held}, ${count(node.hits)} hits.`;
+  const stored = node.stored === 0 ? "" : node.stored === node.tokens ? "; a second tier has them, too" : `; a second tier has ${count(node.stored)} of them, too`;
+  return `${count(node.tokens)} tokens from position ${count(node.begin)}, ${held}, ${count(node.hits)} hits${stored}.`;
 }
 
 function grouped(buds) {

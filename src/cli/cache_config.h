@@ -24,8 +24,9 @@ inline std::int32_t chunk_tokens(const executor::ExecutorInfo& info, std::int32_
   return std::max(most, step_tokens);
 }
 
-/// chunk: the most tokens of one sequence in a step.
-inline kv::CacheConfig cache_config(const executor::Executor& executor, std::int32_t chunk, bool share = true) {
+/// chunk: the most tokens of one sequence in a step. stored: what is cached outlives the pool.
+inline kv::CacheConfig cache_config(const executor::Executor& executor, std::int32_t chunk, bool share = true,
+                                    bool stored = false) {
   const executor::ExecutorInfo& info = executor.info();
   kv::CacheConfig config;
   config.block_size = info.block_size;
@@ -35,6 +36,7 @@ inline kv::CacheConfig cache_config(const executor::Executor& executor, std::int
   const bool has_states = kv::n_table_groups(info.groups) < info.groups.size();
   config.max_extend = chunk * engine::steps_in_hand(has_states, executor.depth());
   config.share = share;
+  config.keep_ends = stored;
   config.model = info.model_digest;
   config.layout = info.layout;
   return config;

@@ -54,7 +54,10 @@ void wait_for_store(std::uint16_t port, std::int64_t pieces) {
   constexpr std::chrono::seconds kPatience{120};
   const auto end = Clock::now() + kPatience;
   for (;;) {
-    const json::value store = cache_stats(port).at("store");
+    const json::value stores = cache_stats(port).at("stores");
+    const json::value* const disk =
+        stores.as_object().if_contains("disk");  // there is none before the model's content is known
+    const json::value store = disk != nullptr ? *disk : json::value{{"on", false}, {"pieces", 0}, {"off_because", ""}};
     if (store.at("on").as_bool() && store.at("pending").to_number<std::int64_t>() == 0 &&
         store.at("pieces").to_number<std::int64_t>() >= pieces)
       return;
@@ -109,7 +112,7 @@ void run_demo_restart(const std::vector<std::string>& arguments, const std::file
     pool = first_token_of(server.port(), prompt);
     fmt::print(stderr, "  waiting until they are stored, and killing the server ...\n");
     wait_for_store(server.port(), tokens / cache_stats(server.port()).at("block_size").to_number<std::int64_t>() - 1);
-    bytes = cache_stats(server.port()).at("store").at("bytes").to_number<std::uint64_t>();
+    bytes = cache_stats(server.port()).at("stores").at("disk").at("bytes").to_number<std::uint64_t>();
   }
   {
     fmt::print(stderr, "  starting another one ...\n");

@@ -1,6 +1,7 @@
 #include "cli/kv_tier.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <spdlog/spdlog.h>
 
 #include <CLI/CLI.hpp>
@@ -23,6 +24,7 @@
 #include "model/content_hash.h"
 #include "tier/disk/disk_store.h"
 #include "tier/disk/real_files.h"
+#include "tier/host_store.h"
 #include "tier/piece.h"
 #include "tier/redis/redis_store.h"
 #include "tier/store_pair.h"
@@ -32,6 +34,11 @@ namespace coppice::cli {
 namespace {
 
 constexpr std::size_t kLeastBuffers = 4;
+
+/// Of the host's memory, for blocks that come and go: those that a step stores, and copies for other tiers.
+std::size_t spare_buffers(std::size_t all) {
+  return std::clamp<std::size_t>(all / 8, 1, 64);
+}
 
 std::uint64_t bytes_for(const TierOptions& options) {
   if (options.bytes > 0) return options.bytes;
@@ -83,10 +90,21 @@ void say(const std::string& line) {
   spdlog::warn("{}", line);
 }
 
-/// disk_in_it: the part of it that is one.
+/// Of `far`, the nearer one's `copies` as StorePair has them; either may be none.
+std::unique_ptr<tier::Store> both(std::unique_ptr<tier::Store> near, std::unique_ptr<tier::Store> far,
+                                  const std::shared_ptr<tier::Buffers>& copies, bool far_takes_once) {
+  if (near == nullptr) return far;
+  if (far == nullptr) return near;
+  return std::make_unique<tier::StorePair>(std::move(near), std::move(far), copies, far_takes_once);
+}
+
+/// copies: all buffers of the host's memory, if that holds blocks. disk_in_it: the part of it that is one.
 std::unique_ptr<tier::Store> make_store(const TierOptions& options, const std::shared_ptr<tier::Buffers>& copies,
-                                        const tier::Store*& disk_in_it) {
-  std::unique_ptr<tier::Store> disk, redis;
+                                        const tier::DiskStore*& disk_in_it) {
+  std::unique_ptr<tier::Store> host, redis;
+  std::unique_ptr<tier::DiskStore> disk;
+  if (options.host_bytes > 0)
+    host = std::make_unique<tier::HostStore>(copies->count() - spare_buffers(copies->count()));
   if (!options.dir.empty())
     disk = std::make_unique<tier::DiskStore>(tier::make_real_files(options.dir), limits_of(options),
                                              tier::DiskStore::Threads{}, say, options.seal);
@@ -94,8 +112,8 @@ std::unique_ptr<tier::Store> make_store(const TierOptions& options, const std::s
   if (!options.url.empty())
     redis = std::make_unique<tier::RedisStore>(
         tier::RedisOptions{.address = options.redis, .keep_for = hours(options.url_age_hours)}, options.seal, say);
-  if (disk == nullptr || redis == nullptr) return disk == nullptr ? std::move(redis) : std::move(disk);
-  return std::make_unique<tier::StorePair>(std::move(disk), std::move(redis), host_and_port(options.redis), copies);
+  auto far = both(std::move(disk), std::move(redis), copies, /*far_takes_once=*/true);
+  return both(std::move(host), std::move(far), copies, options.all_evicted);
 }
 
 std::string about(const executor::ExecutorInfo& info) {
@@ -132,6 +150,19 @@ void add_tier_options(CLI::App& command, TierOptions& o) {
       ->capture_default_str()
       ->group(group);
   command
+      .add_option("--host-kv-bytes", o.host_bytes,
+                  "Memory of this machine for blocks that a GPU's pool gives up: 40GB (default: none)")
+      ->transform(size())
+      ->group(group);
+  command
+      .add_option_function<std::string>(
+          "--kv-write", [&o](const std::string& what) { o.all_evicted = what == "evicted"; },
+          "What goes to --kv-dir and --kv-url: 'twice', what is used a second time; 'evicted', also all that the pool "
+          "gives up")
+      ->check(CLI::IsMember({"twice", "evicted"}))
+      ->default_str("twice")
+      ->group(group);
+  command
       .add_option(
           "--kv-url", o.url,
           "Redis or Valkey server in which blocks lie, too, for all servers that use it: redis://HOST:PORT/DB, or "
@@ -160,13 +191,16 @@ void add_tier_options(CLI::App& command, TierOptions& o) {
 }
 
 std::string TierOptions::places() const {
-  if (url.empty()) return dir.string();
-  return dir.empty() ? host_and_port(redis) : fmt::format("{} and {}", dir.string(), host_and_port(redis));
+  std::vector<std::string> all;
+  if (host_bytes > 0) all.push_back(size_text(host_bytes) + " of memory");
+  if (!dir.empty()) all.push_back(dir.string());
+  if (!url.empty()) all.push_back(host_and_port(redis));
+  return fmt::format("{}", fmt::join(all, " and "));
 }
 
 void settle_tier(TierOptions& o) {
   if (!o.secret_file.empty()) {
-    if (!o.wanted())
+    if (!o.lasting())
       throw std::runtime_error("--kv-secret seals what --kv-dir or --kv-url keep, and neither is given.");
     const std::string secret = read_private(o.secret_file, "The file of --kv-secret");
     if (secret.size() < tier::Seal::kLeastSecret)
@@ -191,41 +225,70 @@ void settle_tier(TierOptions& o) {
         "decide what is answered; --kv-trust-store says that nobody else can.");
 }
 
-KvTier::KvTier(const TierOptions& options, std::vector<model::ModelPart> files, const executor::ExecutorInfo& info,
+KvTier::KvTier(const TierOptions& options, std::vector<model::ModelPart> files, executor::Executor& executor,
                const std::string& family, engine::Engine& engine, Restore restore)
-    : options_(options) {
+    : options_(options), executor_(executor) {
+  const executor::ExecutorInfo& info = executor.info();
   const std::size_t bytes = engine::largest_piece(info) + (options.seal ? tier::Seal::kBytes : 0);
   const std::size_t count = std::max(options.buffer_bytes / 2 / bytes, kLeastBuffers);
   loads_ = std::make_shared<tier::Buffers>(count, bytes);
-  stores_ = std::make_shared<tier::Buffers>(count, bytes);
+  const std::size_t held = options.host_bytes / bytes;
+  stores_ = std::make_shared<tier::Buffers>(options.host_bytes > 0 ? std::max(held, 2 * kLeastBuffers) : count, bytes);
   store_ = make_store(options, stores_, disk_);
   if (disk_ != nullptr) {
     responses_ = std::jthread(
         [this, restore = std::move(restore)](const std::stop_token& stop) { wait_for_responses(stop, restore); });
   }
-  // The engine and the executor's facts outlive this thread.
-  hashes_ = std::jthread([this, dir = options.dir, places = options.places(), files = std::move(files), &info, family,
-                          &engine](const std::stop_token& stop) {
+  hashes_ = std::jthread([this, files = std::move(files), &info, family, &engine](const std::stop_token& stop) {
+    const std::string places = options_.places();
     const auto start = std::chrono::steady_clock::now();
     try {
-      const std::string content =
-          model::content_hash(files, hashes_of(dir, stop), [&] { return stop.stop_requested(); });
-      if (content.empty()) {
-        if (!stop.stop_requested()) spdlog::warn("the model's file has changed: nothing goes to {}", places);
-        return;
-      }
+      const std::string content = content_of(files, info, stop);
+      if (content.empty()) return;
+      know_memory();
       engine.attach({.store = store_,
                      .loads = loads_,
                      .stores = stores_,
                      .model = engine::model_name(content, family, info),
-                     .about = about(info)});
+                     .about = about(info),
+                     .lasting = options_.lasting(),
+                     .all_evicted = options_.host_bytes > 0 || options_.all_evicted});
       const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-      spdlog::info("the cache goes on in {} ({} of buffers; the model's content was known after {:.1f} s)", places,
-                   size_text(2 * loads_->count() * loads_->size()), seconds.count());
+      spdlog::info("the cache goes on in {} ({} of buffers; ready after {:.1f} s)", places,
+                   size_text(loads_->memory().size() + stores_->memory().size()), seconds.count());
     } catch (const std::exception& e) {
       spdlog::warn("nothing goes to {}: {}", places, e.what());
     }
   });
+}
+
+// What never leaves this process needs no more than the tree has: its digest samples the model's content.
+std::string KvTier::content_of(const std::vector<model::ModelPart>& files, const executor::ExecutorInfo& info,
+                               const std::stop_token& stop) const {
+  if (!options_.lasting()) return "here " + info.model_digest;
+  std::string content =
+      model::content_hash(files, hashes_of(options_.dir, stop), [&] { return stop.stop_requested(); });
+  if (content.empty() && !stop.stop_requested())
+    spdlog::warn("the model's file has changed: nothing goes to {}", options_.places());
+  return content;
+}
+
+// Piece by piece: a driver holds a lock meanwhile that steps want, too.
+void KvTier::know_memory() {
+  constexpr std::size_t kAtOnce = std::size_t{1} << 30;
+  for (tier::Buffers* const buffers : {stores_.get(), loads_.get()}) {
+    const std::size_t most = std::max(kAtOnce / buffers->size(), std::size_t{1}) * buffers->size();
+    for (auto rest = buffers->memory(); !rest.empty();) {
+      const auto next = rest.first(std::min(most, rest.size()));
+      rest = rest.subspan(next.size());
+      if (executor_.know_memory(next)) {
+        known_.push_back(next);
+      } else if (executor_.depth() > 0) {
+        spdlog::warn("the GPU's driver doesn't take {} of memory: blocks are copied more slowly there",
+                     size_text(next.size()));
+      }
+    }
+  }
 }
 
 void KvTier::wait_for_responses(const std::stop_token& stop, const Restore& restore) {
@@ -255,6 +318,7 @@ KvTier::~KvTier() {
     if (thread->joinable()) thread->join();
   }
   store_->stop(tier::Clock::now() + std::chrono::seconds(1));
+  for (const auto memory : known_) executor_.forget_memory(memory);
 }
 
 }  // namespace coppice::cli

@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <stop_token>
 #include <string>
 #include <string_view>
@@ -20,6 +21,10 @@
 #include "tier/redis/redis_url.h"
 #include "tier/seal.h"
 #include "tier/store.h"
+
+namespace coppice::tier {
+class DiskStore;
+}
 
 namespace CLI {
 class App;
@@ -35,6 +40,9 @@ struct TierOptions {
   std::uint64_t writes_a_day = 0;                    ///< bytes; 0: no limit
   std::size_t buffer_bytes = std::size_t{64} << 20;  ///< of memory, through which pieces go and come
 
+  std::uint64_t host_bytes = 0;  ///< of this machine's memory; 0: none
+  bool all_evicted = false;      ///< the folder and Redis get all that the pool gives up, too
+
   std::string url;                    ///< of a Redis server; empty: none
   double url_age_hours = 168;         ///< what was not used there for so long goes
   std::filesystem::path login_file;   ///< user and password for it
@@ -43,8 +51,9 @@ struct TierOptions {
   std::optional<tier::Seal> seal;     ///< settle_tier()
   tier::RedisAddress redis;           ///< likewise, if there is a url
 
-  bool wanted() const { return !dir.empty() || !url.empty(); }
-  /// "DIR", "HOST:PORT", "DIR and HOST:PORT".
+  bool lasting() const { return !dir.empty() || !url.empty(); }  ///< there is more than memory
+  bool wanted() const { return host_bytes > 0 || lasting(); }
+  /// "DIR", "HOST:PORT", "DIR and HOST:PORT"; "400.0 MiB of memory and DIR".
   std::string places() const;
 };
 
@@ -56,8 +65,8 @@ class KvTier {
  public:
   /// Gets the stored responses that a server has left in the folder, once that is this one's. Any thread.
   using Restore = std::function<void(std::string_view text)>;
-  /// Returns at once. family: of devices whose results differ by rounding only. The engine outlives it, and what `restore` uses does.
-  KvTier(const TierOptions& options, std::vector<model::ModelPart> files, const executor::ExecutorInfo& info,
+  /// Returns at once. family: of devices whose results differ by rounding only. The executor and the engine outlive it, and what `restore` uses does.
+  KvTier(const TierOptions& options, std::vector<model::ModelPart> files, executor::Executor& executor,
          const std::string& family, engine::Engine& engine, Restore restore);
   /// What is being written is finished: a second's worth of it, the engine has waited for the rest. REQUIRES: the engine has ended, or was never run.
   ~KvTier();
@@ -68,10 +77,16 @@ class KvTier {
   void keep(std::string_view responses);
 
  private:
+  /// Of all that decides what the model computes. Empty: it is not to be known any more.
+  std::string content_of(const std::vector<model::ModelPart>& files, const executor::ExecutorInfo& info,
+                         const std::stop_token& stop) const;
+  void know_memory();
   void wait_for_responses(const std::stop_token& stop, const Restore& restore);
 
   const TierOptions options_;
-  const tier::Store* disk_ = nullptr;  ///< in store_; null: there is none
+  executor::Executor& executor_;
+  std::vector<std::span<std::byte>> known_;  ///< memory, to the executor
+  const tier::DiskStore* disk_ = nullptr;    ///< in store_; null: there is none
   std::shared_ptr<tier::Store> store_;
   std::shared_ptr<tier::Buffers> loads_, stores_;
   std::jthread hashes_, responses_;

@@ -279,9 +279,10 @@ constexpr double kMostStoring = 5;
 
 /// Where the cache goes on. Null: nowhere.
 std::unique_ptr<KvTier> open_tier(const ServeOptions& o, const std::vector<model::ModelPart>& files,
-                                  const executor::Executor& executor, engine::Engine& engine, server::Server& server) {
+                                  executor::Executor& executor, bool on_gpu, engine::Engine& engine,
+                                  server::Server& server) {
   if (!o.tier.wanted()) return nullptr;
-  if (!executor.info().moves_blocks || executor.depth() > 0) {
+  if (!executor.info().moves_blocks) {
     spdlog::warn("nothing goes to {}: blocks don't leave this device's memory yet", o.tier.places());
     return nullptr;
   }
@@ -289,7 +290,7 @@ std::unique_ptr<KvTier> open_tier(const ServeOptions& o, const std::vector<model
     spdlog::warn("nothing goes to {}: nothing is shared", o.tier.places());
     return nullptr;
   }
-  return std::make_unique<KvTier>(o.tier, files, executor.info(), "cpu", engine,
+  return std::make_unique<KvTier>(o.tier, files, executor, on_gpu ? "cuda" : "cpu", engine,
                                   [&server](std::string_view text) { server.restore_responses(text); });
 }
 
@@ -317,13 +318,14 @@ void load_and_run(ServeOptions& o, Opened opened, server::Server& server) {
   if (!o.step_tokens) o.engine.alone_tokens = alone_tokens(*executor);
   const executor::ExecutorInfo& info = executor->info();
   if (info.attention == "dense") o.share = "off";  // the reference shares nothing
-  kv::Cache cache(cache_config(*executor, chunk_tokens(info, step_rows, o.engine.alone_tokens), o.share == "on"));
+  kv::Cache cache(
+      cache_config(*executor, chunk_tokens(info, step_rows, o.engine.alone_tokens), o.share == "on", o.tier.wanted()));
   const std::int32_t fits = longest_sequence(cache, info);
   o.engine.context_length = choose_context(o.context, fits, info);
   o.engine.on_finding = [](const std::string& finding) { spdlog::error("cache integrity: {}", finding); };
   log_pins(cache, o);
   engine::Engine engine(std::move(cache), *executor, o.engine, server.sink());
-  const std::unique_ptr<KvTier> tier = open_tier(o, files, *executor, engine, server);
+  const std::unique_ptr<KvTier> tier = open_tier(o, files, *executor, opened.device.is_gpu(), engine, server);
   const server::ModelFacts facts{.attention = info.attention,
                                  .kv_format = o.ggml.kv_format,
                                  .n_vocab = std::min(info.n_vocab, opened.vocabulary->size()),
@@ -399,7 +401,7 @@ int serve(ServeOptions o, const std::vector<std::string>& unread) {
   if (o.server.api.isolate_keys && !has_keys(o))
     throw std::runtime_error("--isolate keys needs --api-keys: without keys there is nobody to tell apart.");
   settle_tier(o.tier);
-  if (o.tier.wanted()) o.server.storing_seconds = std::min(kMostStoring, o.server.drain_seconds / 5);
+  if (o.tier.lasting()) o.server.storing_seconds = std::min(kMostStoring, o.server.drain_seconds / 5);
   const LocalModel found = find_model(o.model);
   o.model = found.path.string();
   if (o.mmproj.empty() && o.looks_for_mmproj) o.found_mmproj = find_projector(found).string();

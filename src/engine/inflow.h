@@ -22,7 +22,7 @@ struct WantedPiece {
     kNowhere,  ///< not asked for
     kComing,   ///< the store has a buffer for it
     kHere,     ///< in `buffer`
-    kInStep,   ///< in `buffer`; the step in hand brings it into the pool
+    kInStep,   ///< a step in hand brings it into the pool, and Tiers has its buffer
     kIn,       ///< in the pool
   };
   int group = 0;           ///< as kv::Storable

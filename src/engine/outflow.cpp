@@ -20,7 +20,7 @@ constexpr std::uint32_t kSecondUse = 2;
 }  // namespace
 
 void Outflow::keep(kv::SeqId seq, std::int32_t len) {
-  if (config_.store == nullptr) return;
+  if (config_.store == nullptr || !config_.lasting) return;
   const std::span<const kv::BlockId> full_group = cache_.table(seq, 0).blocks;
   const kv::CacheConfig& config = cache_.config();
   const kv::Storables& storables = cache_.storables();
@@ -38,14 +38,14 @@ void Outflow::keep(kv::SeqId seq, std::int32_t len) {
 }
 
 void Outflow::keep_all() {
-  if (config_.store == nullptr) return;
+  if (config_.store == nullptr || !config_.lasting) return;
   worth_.clear();
   for (const kv::BlockId id : cache_.storables().hottest())
     worth_.push_back({id, *cache_.storables().digest_of(id), true});
 }
 
 void Outflow::evicted(const kv::Storable& one) noexcept {
-  if ((one.uses < kSecondUse && !config_.on_first_use) || is_refused(one)) return;
+  if ((one.uses < kSecondUse && !config_.all_evicted) || is_refused(one)) return;
   try {
     leave(one, evicted_, false);
   } catch (const std::exception&) {  // memory is short: a dropped write
@@ -57,6 +57,7 @@ bool Outflow::is_refused(const kv::Storable& one) const {
 }
 
 bool Outflow::ready() const {
+  if (!evicted_.empty()) return true;
   return config_.store != nullptr && !worth_.empty() && config_.stores->free() > 0;
 }
 
@@ -67,19 +68,24 @@ bool Outflow::leave(const kv::Storable& one, std::vector<Leaving>& to, bool cach
   const std::size_t size = tier::piece_size(text.size(), config_.about.size(), payload);
   tier::Buffer buffer = config_.stores->take();
   if (!buffer || size > buffer.memory().size()) {
-    figures_.dropped += cached ? 0 : 1;  // else it is put off
+    figures_.unbuffered += cached ? 0 : 1;  // else it is put off
     return false;
   }
   buffer.set_size(size);
   const tier::Name name = piece_name(config_.model, space_name(*one.ns), one.digest, one.group);
   tier::begin_piece(buffer.bytes(), name, text, config_.about, payload);
-  to.push_back({name, std::move(buffer), {one.pages.begin(), one.pages.end()}, one.group, cached});
+  to.push_back({name,
+                std::move(buffer),
+                {one.pages.begin(), one.pages.end()},
+                one.group,
+                cached,
+                !cached && one.uses < kSecondUse});
   if (cached) cache_.set_stored(one.pages, true);
   return true;
 }
 
 // False: it has to wait.
-bool Outflow::store_next() {
+bool Outflow::store_next(std::vector<Leaving>& to) {
   const Worth next = worth_.front();
   bool all_left = true;
   std::vector<kv::Storable> found;  // marks change what is told
@@ -88,21 +94,23 @@ bool Outflow::store_next() {
       if (!is_refused(one)) found.push_back(one);
     });
   for (const kv::Storable& one : found) {
-    all_left = all_left && leave(one, leaving_, true);
-    if (all_left) credit_ -= static_cast<double>(leaving_.back().buffer.size());
+    all_left = all_left && leave(one, to, true);
+    if (all_left) credit_ -= static_cast<double>(to.back().buffer.size());
   }
   if (all_left) worth_.pop_front();
   return all_left;
 }
 
-void Outflow::add_stores(std::vector<kv::BlockOp>& ops, std::vector<std::span<std::byte>>& outside, bool rests) {
+void Outflow::add_stores(std::uint64_t step, std::vector<kv::BlockOp>& ops, std::vector<std::span<std::byte>>& outside,
+                         bool rests) {
   if (config_.store == nullptr) return;
   if (rests) credit_ = kMostCredit;
-  leaving_ = std::exchange(evicted_, {});
-  while (!worth_.empty() && credit_ > 0 && store_next()) {
+  steps_.push_back({.number = step, .leaving = std::exchange(evicted_, {})});
+  std::vector<Leaving>& leaving = steps_.back().leaving;
+  while (!worth_.empty() && credit_ > 0 && store_next(leaving)) {
   }
   std::vector<kv::BlockOp> stores;
-  for (const Leaving& each : leaving_) {
+  for (const Leaving& each : leaving) {
     const std::size_t bytes = info_.outside_bytes(each.group);
     const auto payload = each.buffer.bytes().last(bytes * each.pages.size());
     for (std::size_t i = 0; i < each.pages.size(); ++i) {
@@ -115,20 +123,41 @@ void Outflow::add_stores(std::vector<kv::BlockOp>& ops, std::vector<std::span<st
     }
   }
   ops.insert(ops.begin(), stores.begin(), stores.end());
+  if (leaving.empty()) steps_.pop_back();
 }
 
-void Outflow::stored(bool done, double seconds) {
+std::vector<Outflow::Leaving> Outflow::taken(std::uint64_t step) {
+  const auto found = std::ranges::find(steps_, step, &Step::number);
+  if (found == steps_.end()) return {};
+  std::vector<Leaving> leaving = std::move(found->leaving);
+  steps_.erase(found);
+  return leaving;
+}
+
+void Outflow::give_up(const Leaving& each) {
+  if (each.cached) cache_.set_stored(each.pages, false);  // its next use offers it again
+}
+
+void Outflow::stored(std::uint64_t step, double seconds) {
   credit_ = std::min(credit_ + kPart * kCopied * seconds, kMostCredit);
-  for (Leaving& each : leaving_) {
-    if (done && config_.store->offer(each.name, std::move(each.buffer))) {
+  for (Leaving& each : taken(step)) {
+    tier::Store& store = *config_.store;
+    if (each.once ? store.offer_once(each.name, std::move(each.buffer))
+                  : store.offer(each.name, std::move(each.buffer))) {
       ++figures_.stored;
       continue;
     }
-    ++figures_.dropped;
-    if (each.cached) cache_.set_stored(each.pages, false);  // its next use offers it again
+    ++figures_.refused;
+    give_up(each);
   }
-  leaving_.clear();
-  if (!done) evicted_.clear();  // their blocks may be written by then
+}
+
+void Outflow::failed(std::uint64_t step) {
+  for (const Leaving& each : taken(step)) {
+    ++figures_.unbuffered;
+    give_up(each);
+  }
+  evicted_.clear();  // their blocks may be written by then
 }
 
 }  // namespace coppice::engine

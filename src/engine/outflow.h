@@ -1,7 +1,8 @@
 // Outflow: what of the cache goes to a store: what is worth keeping, and how it gets there. Not thread safe; the engine's thread owns it.
 //
 // Worth keeping is what a request started on that another one had computed: its second use. So a prompt's own end, which nobody asks for again, is not
-// written. What is pinned is, too; what was used twice and is evicted before its turn came; and when the server stops, all that is cached, the hottest first.
+// written. What is pinned is, too; what was used twice and is evicted before its turn came (or all that is evicted: TierConfig::all_evicted); and when the server
+// stops, all that is cached, the hottest first.
 //
 // A step stores blocks into buffers, a copy of their bytes beside its work: a fiftieth of the time that steps take may go into that, or all of it
 // while there is no other work. When the step has run the store is offered the buffers.
@@ -42,14 +43,17 @@ class Outflow {
   void evicted(const kv::Storable& one) noexcept;
 
   /// Nothing waits for its turn.
-  bool empty() const { return worth_.empty() && evicted_.empty() && leaving_.empty(); }
-  /// Something waits, and there is a buffer for it.
+  bool empty() const { return worth_.empty() && evicted_.empty() && steps_.empty(); }
+  /// Something waits for a step: it has a buffer, or there is one.
   bool ready() const;
 
-  /// The stores of the next step. rests: there is no other work.
-  void add_stores(std::vector<kv::BlockOp>& ops, std::vector<std::span<std::byte>>& outside, bool rests);
-  /// The step has run, in so many seconds; or it has not.
-  void stored(bool done, double seconds);
+  /// The stores of the next step, which has this number. rests: there is no other work.
+  void add_stores(std::uint64_t step, std::vector<kv::BlockOp>& ops, std::vector<std::span<std::byte>>& outside,
+                  bool rests);
+  /// That step has run, in so many seconds.
+  void stored(std::uint64_t step, double seconds);
+  /// ... or failed, or was never begun.
+  void failed(std::uint64_t step);
 
  private:
   /// What stands at a full block of the tree's full group.
@@ -64,11 +68,18 @@ class Outflow {
     std::vector<kv::BlockId> pages;
     int group = 0;
     bool cached = false;  ///< it is marked as stored
+    bool once = false;    ///< it was used once
+  };
+  struct Step {
+    std::uint64_t number = 0;
+    std::vector<Leaving> leaving;
   };
 
   bool is_refused(const kv::Storable& one) const;
   bool leave(const kv::Storable& one, std::vector<Leaving>& to, bool cached);
-  bool store_next();
+  bool store_next(std::vector<Leaving>& to);
+  std::vector<Leaving> taken(std::uint64_t step);
+  void give_up(const Leaving& each);
 
   kv::Cache& cache_;
   const executor::ExecutorInfo& info_;
@@ -76,8 +87,9 @@ class Outflow {
   TierFigures& figures_;
   std::deque<Worth> worth_;
   std::set<std::string, std::less<>> refused_;
-  std::vector<Leaving> evicted_, leaving_;  ///< of the next step; those in it
-  double credit_ = 0;                       ///< bytes that may be copied
+  std::vector<Leaving> evicted_;  ///< of the next step
+  std::vector<Step> steps_;       ///< in hand: two at most
+  double credit_ = 0;             ///< bytes that may be copied
 };
 
 }  // namespace coppice::engine

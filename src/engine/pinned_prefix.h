@@ -61,7 +61,7 @@ struct PinOutcome {
 };
 
 /// Where blocks are.
-enum class CacheTier : std::uint8_t { kPool, kDisk, kRedis };
+enum class CacheTier : std::uint8_t { kPool, kHost, kDisk, kRedis };
 
 /// A question or an order about pinned prefixes; the answer is an Event.
 struct PrefixCommand {

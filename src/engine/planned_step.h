@@ -43,11 +43,13 @@ struct PlannedStep {
   int prompt_rows = 0;                 ///< those of prompts
   int draws = 0;                       ///< tokens that the device draws
   std::optional<executor::Step> step;  ///< none: it is not submitted, or its results are there
+  std::uint64_t moves = 0;             ///< Tiers::add_moves()
   Clock::time_point submitted{};
 
   void clear() {
     parts.clear();
     rows = prompt_rows = draws = 0;
+    moves = 0;
     step.reset();
   }
   void forget(const Sequence& sequence) {

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "engine/histogram.h"
 #include "engine/tier_config.h"
@@ -42,8 +43,8 @@ struct Snapshot {
   double prefill_tokens_per_second = 0;                       ///< recent; 0: not known yet
 
   TierFigures tiers;
-  tier::Counters store;  ///< of the second place for blocks, if there is one
-  bool settled = true;   ///< nothing waits to be stored
+  std::vector<tier::Counters> places;  ///< of what outside of the pool blocks are in, if there is such
+  bool settled = true;                 ///< nothing waits to be stored
 
   std::int64_t pin_changes = 0, pins_given_up = 0;  ///< PrefixTable's
 

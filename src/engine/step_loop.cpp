@@ -30,6 +30,18 @@ EngineConfig completed(EngineConfig config, const executor::ExecutorInfo& info) 
   return config;
 }
 
+/// REQUIRES: not the pool.
+tier::Place place_of(CacheTier which) {
+  switch (which) {
+    case CacheTier::kHost:
+      return tier::Place::kHost;
+    case CacheTier::kDisk:
+      return tier::Place::kDisk;
+    default:
+      return tier::Place::kRedis;
+  }
+}
+
 std::int64_t missing(const kv::NoRoom& why) {
   return why.needed - why.available;
 }
@@ -129,9 +141,7 @@ void StepLoop::obey(PrefixCommand& command) {
   try {
     if (command.kind == PrefixCommand::Kind::kKeepPayers) spare([&] { traffic_.revoke(std::move(command.revoked)); });
     if (command.kind == PrefixCommand::Kind::kReset && only != CacheTier::kPool) {
-      const auto place =
-          only ? std::optional(*only == CacheTier::kDisk ? tier::Place::kDisk : tier::Place::kRedis) : std::nullopt;
-      const bool is_there = traffic_.forget(place);
+      const bool is_there = traffic_.forget(only ? std::optional(place_of(*only)) : std::nullopt);
       if (only) return requests_.add_answer(id, {.absent = !is_there});
     }
     requests_.add_answer(id, prefixes_.obey(std::move(command)));
@@ -254,13 +264,13 @@ void StepLoop::begin_step() {
       stuck = scheduler_.plan(runner_.block_ops(), rates_.prefill_tokens_per_second(), now_);
     } while (stuck != nullptr && prefixes_.give_way(stuck->request->request, 1));
     runner_.build(cache_, step);
-    const bool moves = tiers_.add_moves(runner_.ops_to_extend(), runner_.outside(), /*rests=*/step.rows == 0);
+    step.moves = tiers_.add_moves(runner_.ops_to_extend(), runner_.outside(), /*rests=*/step.rows == 0);
     publish_snapshot();  // a step may take seconds: who looks meanwhile must see what it holds
     if (step.rows > 0) {
       ++figures_.steps;
       prepare_samples();
     }
-    if (step.rows > 0 || moves) {
+    if (step.rows > 0 || step.moves != 0) {
       runner_.submit(step);
       scheduler_.submitted();
     }
@@ -288,7 +298,7 @@ void StepLoop::prepare_samples() {
 // Everybody who has rows in the step fails: the cache has slots for them, and nothing in them. If the plan failed before
 // anybody had rows, the last in rank fails, or the next step would meet the same.
 void StepLoop::fail_plan(const std::exception& error) {
-  tiers_.moved(/*done=*/false, 0, now_);
+  tiers_.not_moved(scheduler_.planned().moves);
   const auto& running = scheduler_.running();  // whoever fails leaves it
   const auto has_rows = [](const Sequence* sequence) { return sequence->rows > 0; };
   if (std::ranges::none_of(running, has_rows) && !running.empty()) return end(*running.back()->request, failed(error));
@@ -308,7 +318,7 @@ void StepLoop::collect() {
   const executor::Result* result = nullptr;
   try {
     result = &runner_.wait(step);
-    tiers_.moved(/*done=*/true, runner_.seconds_of_last(), now_);
+    tiers_.moved(step.moves, runner_.seconds_of_last(), now_);
     rates_.stepped(step.prompt_rows, step.rows, runner_.seconds_of_last());
     scheduler_.computed(runner_.seconds_of_last());
     take_loaded();
@@ -317,9 +327,10 @@ void StepLoop::collect() {
       if (!sequence->loads()) requests_.add_progress(*sequence->request, sequence->computed);
     }
   } catch (const std::exception& error) {
-    tiers_.moved(/*done=*/false, 0, now_);  // if the step was done, there is nothing left of it
+    tiers_.not_moved(step.moves);  // if the step was done, there is nothing left of it
     fail_step(step, error);
     if (result != nullptr || !scheduler_.planned().step) return;
+    tiers_.not_moved(scheduler_.planned().moves);
     fail_step(scheduler_.planned(), error);  // it was submitted behind one that failed
     return scheduler_.planned().clear();
   }
@@ -363,9 +374,13 @@ void StepLoop::tell_samples() {
 
 // The executor is left without a step in hand.
 void StepLoop::let_land() {
+  PlannedStep& step = scheduler_.flying();
+  if (!step.step) return;
   try {
-    if (scheduler_.flying().step) runner_.wait(scheduler_.flying());
+    runner_.wait(step);
+    tiers_.moved(step.moves, 0, now_);
   } catch (const std::exception&) {  // nobody waits for it
+    tiers_.not_moved(step.moves);
   }
 }
 

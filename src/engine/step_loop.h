@@ -46,7 +46,7 @@ class StepLoop {
   Snapshot snapshot() const {
     const check::Lock lock(published_mutex_);
     Snapshot snapshot = published_;
-    if (store_ != nullptr) snapshot.store = store_->counters();  // it changes while the engine rests
+    if (store_ != nullptr) snapshot.places = store_->places();  // it changes while the engine rests
     return snapshot;
   }
   const EngineConfig& config() const { return config_; }

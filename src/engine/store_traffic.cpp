@@ -9,7 +9,7 @@
 namespace coppice::engine {
 
 bool StoreTraffic::attach(TierConfig&& tiers) {
-  const bool usable = runner_.info().moves_blocks && !scheduler_.ahead() && cache_.config().share && !tiers_.on();
+  const bool usable = runner_.info().moves_blocks && cache_.config().share && !tiers_.on();
   if (!usable) return false;
   tiers_.attach(std::move(tiers));
   if (forgets_) tiers_.forget();
@@ -50,13 +50,14 @@ void StoreTraffic::settle() {
       step.clear();
       runner_.block_ops();
       runner_.build(cache_, step);
-      if (!tiers_.add_moves(runner_.ops_to_extend(), runner_.outside(), /*rests=*/true)) {
+      step.moves = tiers_.add_moves(runner_.ops_to_extend(), runner_.outside(), /*rests=*/true);
+      if (step.moves == 0) {
         std::this_thread::sleep_for(kPause);
         continue;
       }
       runner_.submit(step);
       runner_.wait(step);
-      tiers_.moved(/*done=*/true, 0, config_.now());
+      tiers_.moved(step.moves, 0, config_.now());
     }
     while (tiers_.pending_writes() > 0 && config_.now() < until_) std::this_thread::sleep_for(kPause);
   });

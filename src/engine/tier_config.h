@@ -17,7 +17,8 @@ struct TierConfig {
   std::array<std::uint8_t, 16> model{};          ///< model_name()
   std::string about;                             ///< tier::Piece::about
   bool load_always = false;                      ///< also what would come later than it is computed
-  bool on_first_use = false;                     ///< what is computed is stored at once, not when it is used again
+  bool lasting = true;       ///< what is used twice goes there before it is evicted, and all at the end
+  bool all_evicted = false;  ///< also what was used once is stored, when it is evicted
 };
 
 /// Sums since start.
@@ -27,11 +28,12 @@ struct TierFigures {
   std::int64_t loads = 0;                     ///< sequences that loaded something
   std::int64_t loads_cut = 0;                 ///< ... and of which not all has come
   std::int64_t left = 0;                      ///< loads of who was cancelled, or preempted
-  std::int64_t late = 0;     ///< of these, and of questions: those that were given up, because computing was faster
-  std::int64_t tokens = 0;   ///< that were loaded in place of computing them
-  std::int64_t unsound = 0;  ///< pieces that were no such pieces
-  std::int64_t stored = 0,
-               dropped = 0;     ///< pieces that the store took; that it didn't, or for which there was no buffer
+  std::int64_t late = 0;        ///< of these, and of questions: those that were given up, because computing was faster
+  std::int64_t tokens = 0;      ///< that were loaded in place of computing them
+  std::int64_t unsound = 0;     ///< pieces that were no such pieces
+  std::int64_t stored = 0;      ///< pieces that the store took
+  std::int64_t refused = 0;     ///< ... that it did not
+  std::int64_t unbuffered = 0;  ///< ... for which there was no buffer, or whose step failed
   double bytes_per_second = 0;  ///< of loading, lately; 0: not known
 };
 

@@ -104,6 +104,13 @@ void Tiers::revoke(const std::set<std::string>& owners) {
   outflow_.refuse(owners);
 }
 
+std::int64_t Tiers::pending_writes() const {
+  std::int64_t sum = 0;
+  for (const tier::Counters& place : on() ? config_.store->places() : std::vector<tier::Counters>())
+    sum += place.pending;
+  return sum;
+}
+
 double Tiers::seconds_to_compute(std::int32_t tokens, double otherwise) const {
   return tokens_per_second_ > 0 ? tokens / tokens_per_second_ : otherwise;
 }
@@ -380,12 +387,18 @@ Tiers::Came Tiers::came(const Sequence& sequence) const {
 
 // --- steps ------------------------------------------------------------------------------------------------------------
 
-bool Tiers::add_moves(std::vector<kv::BlockOp>& ops, std::vector<std::span<std::byte>>& outside, bool rests) {
+std::uint64_t Tiers::add_moves(std::vector<kv::BlockOp>& ops, std::vector<std::span<std::byte>>& outside, bool rests) {
   outside.clear();
-  if (!on()) return false;
-  outflow_.add_stores(ops, outside, rests);
-  for (const auto& [ticket, sequence] : loading_) add_loads(*sequence, ops, outside);
-  return !outside.empty();
+  if (!on()) return 0;
+  ++last_moves_;
+  try {
+    outflow_.add_stores(last_moves_, ops, outside, rests);
+    for (const auto& [ticket, sequence] : loading_) add_loads(*sequence, ops, outside);
+  } catch (const std::exception&) {
+    not_moved(last_moves_);
+    throw;
+  }
+  return outside.empty() ? 0 : last_moves_;
 }
 
 void Tiers::add_loads(const Sequence& sequence, std::vector<kv::BlockOp>& ops,
@@ -394,8 +407,14 @@ void Tiers::add_loads(const Sequence& sequence, std::vector<kv::BlockOp>& ops,
   std::size_t sum = 0;
   for (WantedPiece& piece : inflow.wanted) {
     if (piece.at != WantedPiece::At::kHere || sum > kMoved) continue;
+    landing_.reserve(landing_.size() + 1);  // before the buffer moves: it takes memory
+    landing_.push_back({.moves = last_moves_,
+                        .ticket = inflow.ticket,
+                        .index = static_cast<std::size_t>(&piece - inflow.wanted.data()),
+                        .buffer = std::move(piece.buffer)});
     piece.at = WantedPiece::At::kInStep;
-    sum += piece.buffer.size();
+    const tier::Buffer& buffer = landing_.back().buffer;
+    sum += buffer.size();
     const std::size_t bytes = info_.outside_bytes(piece.group);
     const kv::BlockId block =
         piece.group == n_tables_
@@ -403,7 +422,7 @@ void Tiers::add_loads(const Sequence& sequence, std::vector<kv::BlockOp>& ops,
             : cache_.table(sequence.seq, piece.group).blocks[static_cast<std::size_t>(piece.block)];
     const std::span<const kv::BlockId> pages =
         piece.group == n_tables_ ? cache_.state(sequence.seq).out : std::span(&block, 1);
-    const auto payload = piece.buffer.bytes().last(bytes * pages.size());
+    const auto payload = buffer.bytes().last(bytes * pages.size());
     for (std::size_t i = 0; i < pages.size(); ++i) {
       ops.push_back({.kind = kv::BlockOp::Kind::kLoad,
                      .dst = pages[i],
@@ -415,17 +434,28 @@ void Tiers::add_loads(const Sequence& sequence, std::vector<kv::BlockOp>& ops,
   }
 }
 
-void Tiers::moved(bool done, double seconds, Clock::time_point now) {
+void Tiers::moved(std::uint64_t moves, double seconds, Clock::time_point now) {
   if (!on()) return;
-  outflow_.stored(done, seconds);
-  for (const auto& [ticket, sequence] : loading_) {
-    for (WantedPiece& piece : sequence->inflow->wanted) {
-      if (piece.at != WantedPiece::At::kInStep) continue;
-      piece.at = done ? WantedPiece::At::kIn : WantedPiece::At::kHere;
-      if (done) piece.buffer = {};
-    }
-  }
+  outflow_.stored(moves, seconds);
+  settle_loads(moves, /*done=*/true);
   load_more(now);
+}
+
+void Tiers::not_moved(std::uint64_t moves) {
+  if (!on()) return;
+  outflow_.failed(moves);
+  settle_loads(moves, /*done=*/false);
+}
+
+void Tiers::settle_loads(std::uint64_t moves, bool done) {
+  for (Landing& landing : landing_) {
+    const auto found = landing.moves == moves ? loading_.find(landing.ticket) : loading_.end();
+    if (found == loading_.end()) continue;  // it has left
+    WantedPiece& piece = found->second->inflow->wanted[landing.index];
+    piece.at = done ? WantedPiece::At::kIn : WantedPiece::At::kHere;
+    if (!done) piece.buffer = std::move(landing.buffer);
+  }
+  std::erase_if(landing_, [&](const Landing& landing) { return landing.moves == moves; });
 }
 
 bool Tiers::ready() const {

@@ -9,7 +9,8 @@
 //
 // Invariants
 //  1. No sequence waits for the store longer than computing would take, as far as that can be told: then all that hasn't come is a miss.
-//  2. What comes back belongs to a ticket. Whoever leaves takes his ticket along, and what comes for it later is thrown away.
+//  2. A buffer that a step reads or writes is kept until that step has run, or failed.
+//  3. What comes back belongs to a ticket. Whoever leaves takes his ticket along, and what comes for it later is thrown away.
 #pragma once
 
 #include <cstddef>
@@ -49,7 +50,7 @@ class Tiers {
   bool on() const { return config_.store != nullptr; }
   const TierFigures& figures() const { return figures_; }
   int loading() const { return static_cast<int>(loading_.size()); }  ///< sequences
-  std::int64_t pending_writes() const { return on() ? config_.store->counters().pending : 0; }
+  std::int64_t pending_writes() const;
   Outflow& outflow() { return outflow_; }
 
   /// What the store holds of this model goes; with a place: if that is there. False: it isn't.
@@ -79,10 +80,12 @@ class Tiers {
   Came came(const Sequence& sequence) const;
 
   /// Adds what is to be moved in the next step: stores before its operations, loads behind them. rests: there is no other work.
-  /// Returns whether there is anything.
-  bool add_moves(std::vector<kv::BlockOp>& ops, std::vector<std::span<std::byte>>& outside, bool rests);
-  /// The step has run, in so many seconds; or failed, or was never begun.
-  void moved(bool done, double seconds, Clock::time_point now);
+  /// Returns a number for that; 0: there is nothing.
+  std::uint64_t add_moves(std::vector<kv::BlockOp>& ops, std::vector<std::span<std::byte>>& outside, bool rests);
+  /// A step with these moves has run, in so many seconds. Each number counts once; of others, and of 0, nothing is moved.
+  void moved(std::uint64_t moves, double seconds, Clock::time_point now);
+  /// ... or failed, or was never begun.
+  void not_moved(std::uint64_t moves);
 
   /// Without work of its own the engine waits for the store's threads, until then at most. None: it does not.
   std::optional<Clock::time_point> waits_until(Clock::time_point now) const;
@@ -101,6 +104,7 @@ class Tiers {
   void load_more(Clock::time_point now);
   void load(Inflow& inflow, std::size_t index, tier::Buffer buffer, Clock::time_point now);
   void add_loads(const Sequence& sequence, std::vector<kv::BlockOp>& ops, std::vector<std::span<std::byte>>& outside);
+  void settle_loads(std::uint64_t moves, bool done);
   double seconds_to_compute(std::int32_t tokens, double otherwise) const;
 
   kv::Cache& cache_;
@@ -112,6 +116,14 @@ class Tiers {
   std::shared_ptr<Box> box_;
   std::uint64_t last_ticket_ = 0;
   std::map<std::uint64_t, Sequence*> asking_, loading_;
+  /// A piece that a step in hand brings into the pool. Its buffer stays until that has run, also if its sequence leaves.
+  struct Landing {
+    std::uint64_t moves = 0, ticket = 0;
+    std::size_t index = 0;
+    tier::Buffer buffer;
+  };
+  std::vector<Landing> landing_;
+  std::uint64_t last_moves_ = 0;
   double tokens_per_second_ = 0;  ///< of prompts; 0: not known
   TierFigures figures_;
   LoadRate rate_;

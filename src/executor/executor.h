@@ -57,7 +57,8 @@ struct BatchSequence {
 /// Invariants: the first sequence's rows come first, then the second one's, and so on: n_rows() in all. A page of a state_out is
 /// in no other sequence's state_out or state_in; several sequences may read one state_in.
 struct Batch {
-  std::vector<kv::BlockOp> block_ops;  ///< run in order before the first write
+  std::vector<kv::BlockOp>
+      block_ops;  ///< run in order before the first write. No row of this batch sees what is loaded
   /// Memory to which blocks are stored, and from which they are loaded: ExecutorInfo::outside_bytes() or more each. Needed until wait()
   /// returns, and what was stored is there then.
   std::vector<std::span<std::byte>> outside;
@@ -189,6 +190,11 @@ class Executor {
  public:
   virtual ~Executor() = default;
   virtual const ExecutorInfo& info() const = 0;
+  /// Places of Batch::outside will lie in this memory, none of them at its border: a device may copy faster to and from memory that it knows. Any thread.
+  /// False: nothing has changed.
+  virtual bool know_memory(std::span<std::byte> /*memory*/) { return false; }
+  /// REQUIRES: it was known; no step is under way that uses it.
+  virtual void forget_memory(std::span<std::byte> /*memory*/) {}
 
   /// How many steps may be submitted behind one that is not waited for: 0 or 1. Callers may leave it unused. At 0 submit() may compute
   /// the step, and gives logits only.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
@@ -38,6 +39,8 @@ class [[nodiscard]] Buffer {
   std::size_t size() const { return size_; }
   /// REQUIRES: size <= memory().size().
   void set_size(std::size_t size);
+  /// The same memory once more: it goes back with the last one. REQUIRES: there is one. From now on nobody writes to it.
+  Buffer share() const;
 
  private:
   friend class Buffers;
@@ -62,17 +65,20 @@ class Buffers {
   Buffer take(std::size_t leave = 0);
 
   std::size_t count() const { return count_; }
-  std::size_t size() const { return size_; }  ///< of each: whole kBufferAlignment
+  std::size_t size() const { return size_; }                                  ///< of each: whole kBufferAlignment
+  std::span<std::byte> memory() { return {memory_.data(), count_ * size_}; }  ///< of all
   std::size_t free() const;
 
  private:
   friend class Buffer;
   void give_back(std::span<std::byte> memory);
+  std::uint32_t& users(std::span<std::byte> memory) COPPICE_REQUIRES(mutex_);
 
   std::size_t count_, size_;
   port::Mapping memory_;
   mutable check::Mutex mutex_;
   std::vector<std::byte*> free_ COPPICE_GUARDED_BY(mutex_);
+  std::vector<std::uint32_t> users_ COPPICE_GUARDED_BY(mutex_);  ///< of each; 0: it is free
 };
 
 }  // namespace coppice::tier

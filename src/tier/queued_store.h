@@ -24,6 +24,8 @@ class QueuedStore : public Store {
   void find(std::vector<Name> names, Found done) final;
   void load(const Name& name, Buffer into, Loaded done) final;
   void stop(Clock::time_point until) override;
+  std::vector<Counters> places() const final { return {counters()}; }
+  virtual Counters counters() const = 0;
 
  protected:
   struct Find {

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "port/move_only_function.h"
@@ -23,8 +24,16 @@ namespace coppice::tier {
 
 using Clock = std::chrono::steady_clock;
 
-/// Sums since start, unless it says "now".
+/// What kind of place a store is.
+enum class Place : std::uint8_t { kHost, kDisk, kRedis };
+/// As clients and operators name it.
+constexpr const char* to_string(Place place) {
+  return place == Place::kHost ? "host" : place == Place::kDisk ? "disk" : "redis";
+}
+
+/// Of one place. Sums since start, unless it says "now".
 struct Counters {
+  Place place = Place::kDisk;
   bool on = false;             ///< now: it takes and gives pieces
   std::string off_because;     ///< now: one line; empty while it is on
   std::int64_t pieces = 0;     ///< now: held
@@ -48,9 +57,6 @@ struct Counters {
   std::int64_t io_errors = 0;  ///< of the system or the peer
   std::int64_t switch_offs = 0;
 };
-
-/// What kind of place a store is.
-enum class Place : std::uint8_t { kDisk, kRedis };
 
 /// Which pieces are to go: those that meet all that is given.
 struct Which {
@@ -77,11 +83,15 @@ class Store {
   /// this name already is as good, and counts as used. Found and loaded once it is safe: whole, or not there, also if the process dies.
   virtual bool offer(const Name& name, Buffer piece) = 0;
 
+  /// The same of what nobody has used a second time, and the pool gives up.
+  virtual bool offer_once(const Name& name, Buffer piece) { return offer(name, std::move(piece)); }
+
   /// Pieces are found no more when this returns, writes that were taken included; their room comes back by and by.
   virtual void forget(const Which& which) = 0;
 
   virtual bool is_at(Place place) const = 0;
-  virtual Counters counters() const = 0;
+  /// Of each place that it is, those that are asked first first.
+  virtual std::vector<Counters> places() const = 0;
 
   /// Finishes writes that were taken, until then; drops the others. From the call on it takes and gives nothing. All functions were called
   /// when it returns.

@@ -2,14 +2,19 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <iterator>
 #include <thread>
 #include <utility>
 
 namespace coppice::tier {
 
-StorePair::StorePair(std::unique_ptr<Store> near, std::unique_ptr<Store> far, std::string far_name,
-                     std::shared_ptr<Buffers> copies)
-    : near_(std::move(near)), far_(std::move(far)), far_name_(std::move(far_name)), copies_(std::move(copies)) {}
+StorePair::StorePair(std::unique_ptr<Store> near, std::unique_ptr<Store> far, std::shared_ptr<Buffers> copies,
+                     bool far_takes_once)
+    : near_(std::move(near)), far_(std::move(far)), copies_(std::move(copies)), far_takes_once_(far_takes_once) {}
+
+bool StorePair::far_is_on() const {
+  return std::ranges::any_of(far_->places(), &Counters::on);
+}
 
 // One that is off is not asked: what the near one holds waits for nobody.
 void StorePair::find(std::vector<Name> names, Found done) {
@@ -20,7 +25,7 @@ void StorePair::find(std::vector<Name> names, Found done) {
                 for (std::size_t i = 0; i < names.size(); ++i) {
                   if (!held[i]) rest.push_back(names[i]);
                 }
-                if (rest.empty() || !far_->counters().on) return done(std::move(held));
+                if (rest.empty() || !far_is_on()) return done(std::move(held));
                 far_->find(std::move(rest),
                            [held = std::move(held), done = std::move(done)](const std::vector<bool>& more) mutable {
                              auto next = more.begin();
@@ -56,10 +61,14 @@ Buffer StorePair::copy_of(const Buffer& piece) {
 
 bool StorePair::offer(const Name& name, Buffer piece) {
   bool is_taken = false;
-  if (far_->counters().on) {
+  if (far_is_on()) {
     if (Buffer copy = copy_of(piece)) is_taken = far_->offer(name, std::move(copy));
   }
   return near_->offer(name, std::move(piece)) || is_taken;
+}
+
+bool StorePair::offer_once(const Name& name, Buffer piece) {
+  return far_takes_once_ ? offer(name, std::move(piece)) : near_->offer_once(name, std::move(piece));
 }
 
 void StorePair::forget(const Which& which) {
@@ -67,20 +76,10 @@ void StorePair::forget(const Which& which) {
   far_->forget(which);
 }
 
-Counters StorePair::counters() const {
-  const Counters near = near_->counters(), far = far_->counters();
-  Counters sum = near;
-  sum.on = near.on && far.on;
-  if (!far.on) sum.off_because += (near.on ? "" : "; ") + far_name_ + " " + far.off_because;
-  sum.pending += far.pending;
-  sum.found += far.found;
-  sum.loads += far.loads;
-  sum.load_misses -= std::min(sum.load_misses, far.loads);  // the near one's, which the far one had
-  for (const auto part : {&Counters::load_bytes, &Counters::writes, &Counters::write_bytes, &Counters::dropped,
-                          &Counters::evicted, &Counters::damaged, &Counters::io_errors, &Counters::switch_offs})
-    sum.*part += far.*part;
-  for (const auto part : {&Counters::load_seconds, &Counters::write_seconds}) sum.*part += far.*part;
-  return sum;
+std::vector<Counters> StorePair::places() const {
+  std::vector<Counters> places = near_->places();
+  std::ranges::copy(far_->places(), std::back_inserter(places));
+  return places;
 }
 
 // At the same time: both have until then.

@@ -1,6 +1,7 @@
 // The engine over the executor on a GPU: requests with one sample and with several come, are cancelled and end, in a pool that is too small
-// for all, in random order. All tokens must be those that the host draws from logits of one text alone, but for the few where rounding
+// for all, in random order; then the same with a store in the host's memory, which takes what the pool gives up, and gives it back. All tokens must be those that the host draws from logits of one text alone, but for the few where rounding
 // decides. Arguments: [OPERATIONS]. COPPICE_SEED=n replays a run.
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -11,7 +12,9 @@
 
 #include "cuda/executor_program.h"
 #include "engine/engine.h"
+#include "engine/piece_names.h"
 #include "support/drawn_again.h"
+#include "tier/host_store.h"
 
 namespace coppice {
 namespace {
@@ -55,10 +58,11 @@ struct Asked {
 
 class Load {
  public:
-  Load(executor::Executor& executor, executor::Executor& reference, std::uint64_t seed)
+  Load(executor::Executor& executor, executor::Executor& reference, std::uint64_t seed, bool with_store)
       : random_(seed),
         n_vocab_(executor.info().n_vocab),
         reference_(reference),
+        executor_(executor),
         shared_(tokens(100)),
         engine_(kv::Cache({.block_size = executor.info().block_size,
                            .num_blocks = executor.info().num_blocks,
@@ -70,7 +74,30 @@ class Load {
                 executor, {.max_batch = 16, .step_tokens = 128, .context_length = 1024, .growth_room = false},
                 [this](std::vector<engine::Event>&& events) {
                   for (const engine::Event& e : events) take(e);
-                }) {}
+                }) {
+    for (int i = 0; i < (with_store ? 12 : 0); ++i) documents_.push_back(tokens(150 + random_() % 250));
+    if (!with_store) return;
+    const std::size_t bytes = engine::largest_piece(executor.info());
+    memory_ = std::make_shared<tier::Buffers>(600, bytes);
+    loads_ = std::make_shared<tier::Buffers>(20, bytes);
+    known = executor.know_memory(memory_->memory());
+    store_ = std::make_shared<tier::HostStore>(550);
+    engine_.attach({.store = store_,
+                    .loads = loads_,
+                    .stores = memory_,
+                    .model = {1},
+                    .about = "test",
+                    .load_always = true,
+                    .lasting = false,
+                    .all_evicted = true});
+  }
+  ~Load() {
+    if (store_ == nullptr) return;
+    store_->stop({});
+    if (known) executor_.forget_memory(memory_->memory());
+  }
+  Load(const Load&) = delete;
+  Load& operator=(const Load&) = delete;
 
   void operate() {
     const auto what = random_() % 10;
@@ -94,7 +121,7 @@ class Load {
   test::DrawnAgain again;
   std::map<std::string, int> messages;  ///< of requests that failed
   int cancelled = 0, submitted = 0;
-  bool more = true;
+  bool more = true, known = false;
 
  private:
   Tokens tokens(std::size_t n) {
@@ -109,6 +136,7 @@ class Load {
     Asked asked{.params = test::random_params(random_), .seed = random_()};
     if (random_() % 3 != 0)
       asked.prompt.assign(shared_.begin(), shared_.begin() + static_cast<std::ptrdiff_t>(random_() % 101));
+    if (!documents_.empty() && random_() % 2 == 0) asked.prompt = documents_[random_() % documents_.size()];
     const Tokens own = tokens(1 + random_() % 60);
     asked.prompt.insert(asked.prompt.end(), own.begin(), own.end());
     const std::size_t n = random_() % 5 == 0 ? 3 : 1;
@@ -142,20 +170,22 @@ class Load {
   std::mt19937_64 random_;
   int n_vocab_;
   executor::Executor& reference_;
+  executor::Executor& executor_;
   Tokens shared_;
+  std::vector<Tokens> documents_;
+  std::shared_ptr<tier::Buffers> memory_, loads_;
+  std::shared_ptr<tier::HostStore> store_;
   std::map<engine::RequestId, Asked> asked_;
   engine::Engine engine_;
 };
 
-int run(int argc, char** argv) {
-  const int operations = argc > 1 ? std::atoi(argv[1]) : 10000;
-  const std::uint64_t seed = test::program_seed(26);
+int run(int operations, std::uint64_t seed, bool with_store) {
   const std::string path = test::write_model(test::model_for_gpu());
   const auto load_with = [&](std::size_t kv_bytes) {
     return test::on_gpu(path, {.kv_bytes = kv_bytes, .max_rows = 128, .max_sequences = 16, .context = 1024});
   };
   const auto device = load_with(std::size_t{3} << 19), reference = load_with(std::size_t{8} << 20);
-  Load load(*device, *reference, seed);
+  Load load(*device, *reference, seed, with_store);
   std::string fault;
   for (int i = 0; i < operations && fault.empty(); ++i) {
     load.operate();
@@ -165,8 +195,16 @@ int run(int argc, char** argv) {
   if (fault.empty()) fault = load.fault();
   const engine::Snapshot s = load.snapshot();
   for (const auto& [message, n] : load.messages) std::printf("       %d requests: %s\n", n, message.c_str());
+  const bool stored = !with_store || (load.known && s.tiers.loads > operations / 100 && s.tiers.unsound == 0 &&
+                                      s.loaded_tokens > operations);
+  if (with_store) {
+    std::printf("       in the host's memory: %lld stored, %lld loads, %lld cut, %lld left, %lld tokens\n",
+                static_cast<long long>(s.tiers.stored), static_cast<long long>(s.tiers.loads),
+                static_cast<long long>(s.tiers.loads_cut), static_cast<long long>(s.tiers.left),
+                static_cast<long long>(s.loaded_tokens));
+  }
   const bool ok = fault.empty() && load.again.good() && load.again.tokens > operations / 2 && s.cache.in_use == 0 &&
-                  s.preemptions > operations / 500 && load.messages.empty() && !load.more;
+                  s.preemptions > operations / 500 && load.messages.empty() && !load.more && stored;
   std::printf(
       "%-6s %d operations: %lld steps, %d requests (%lld finished, %lld cancelled), %lld preemptions; of %lld tokens "
       "%lld are others when the "
@@ -183,9 +221,15 @@ int run(int argc, char** argv) {
   return ok ? 0 : 1;
 }
 
+int run(int argc, char** argv) {
+  const int operations = argc > 1 ? std::atoi(argv[1]) : 10000;
+  const std::uint64_t seed = test::program_seed(26);
+  return run(operations, seed, /*with_store=*/false) + run(operations, seed, /*with_store=*/true);
+}
+
 }  // namespace
 }  // namespace coppice
 
 int main(int argc, char** argv) {
-  return coppice::test::run_checks(argc, argv, coppice::run);
+  return coppice::test::run_checks(argc, argv, [](int n, char** words) { return coppice::run(n, words); });
 }

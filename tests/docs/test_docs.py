@@ -71,7 +71,7 @@ def test_options_are_those_of_help():
 # Options with a number that bound nothing that a client may take.
 NO_BOUNDS = {"--threads", "--block-size", "--check-every", "--port", "--ping-seconds", "--temp", "--top-k", "--top-p", "--min-p", "--repeat-penalty",
              "--presence-penalty", "--frequency-penalty", "--seed", "--kv-dir-bytes", "--kv-dir-age", "--kv-dir-free", "--kv-dir-writes",
-             "--kv-url-age"}
+             "--kv-url-age", "--host-kv-bytes"}
 
 
 def test_every_bound_is_in_the_table_of_limits():
@@ -98,14 +98,15 @@ def leaves(value, path="") -> set[str]:
     return set().union(*(leaves(inner, f"{path}.{name}".lstrip(".")) for name, inner in value.items()))
 
 
-def test_cache_figures_are_those_of_the_server():
+def test_cache_figures_are_those_of_the_server(tmp_path):
     described = set()
     for names, _ in table(API, "Figures"):
         parent = ""
         for name in re.findall(r"`([a-z_.]+)`", names):
             parent = parent if name.startswith(".") else name.partition(".")[0]
             described.add(parent + name if name.startswith(".") else name)
-    with Coppice("--kv-bytes", "64MiB", "--threads", "1") as server:
+    with Coppice("--kv-bytes", "64MiB", "--threads", "1", "--kv-dir", str(tmp_path / "kv")) as server:
+        server.wait(lambda: server.stats()["stores"])
         assert described == leaves(server.stats())
 
 

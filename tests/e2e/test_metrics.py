@@ -8,6 +8,8 @@ from pathlib import Path
 import openai
 import pytest
 
+from coppice_process import Coppice, free_port
+
 REPO = Path(__file__).parents[2]
 OPERATIONS = (REPO / "docs" / "operations.md").read_text()
 DASHBOARD = REPO / "packaging" / "examples" / "grafana.json"
@@ -36,14 +38,17 @@ def documented_here() -> dict[str, tuple[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def scraped(shared_server):
-    """Of each metric: its type, and of each label its values, once a request was refused and one came to its end."""
-    with openai.OpenAI(base_url=shared_server.url + "/v1", api_key="none", max_retries=0) as client:
-        client.completions.create(model="default", prompt="a", max_tokens=2)
-        with pytest.raises(openai.NotFoundError):
-            client.completions.create(model="nobody", prompt="a")
-    with urllib.request.urlopen(shared_server.url + "/metrics") as reply:
-        text = reply.read().decode()
+def scraped(tmp_path_factory):
+    """Of each metric: its type, and of each label its values, once a request was refused and one came to its end. There are all tiers."""
+    tiers = ("--host-kv-bytes", "10MB", "--kv-dir", str(tmp_path_factory.mktemp("kv") / "kv"), "--kv-url", f"redis://127.0.0.1:{free_port()}", "--kv-trust-store")
+    with Coppice("--kv-bytes", "64MiB", *tiers) as server:
+        server.wait(lambda: server.stats()["stores"])
+        with openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0) as client:
+            client.completions.create(model="default", prompt="a", max_tokens=2)
+            with pytest.raises(openai.NotFoundError):
+                client.completions.create(model="nobody", prompt="a")
+        with urllib.request.urlopen(server.url + "/metrics") as reply:
+            text = reply.read().decode()
     metrics = {name: (kind, {}) for name, kind in re.findall(rf"^# TYPE ({NAME}) (\w+)$", text, re.MULTILINE)}
     for name, labels in re.findall(rf"^({NAME})\{{(.*)\}} ", text, re.MULTILINE):
         for label, value in re.findall(r'(\w+)="([^"]*)"', labels):

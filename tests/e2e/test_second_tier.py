@@ -13,23 +13,7 @@ import pytest
 
 from coppice_process import Coppice
 from same_text import assert_same
-
-WOODS = (Path(__file__).parents[1] / "fixtures" / "coppice_woods.txt").read_text()
-
-
-def prompt(words: int) -> str:
-    return " ".join((WOODS * 4).split()[:words])
-
-
-def start_with_store(*arguments: str, model=None) -> Coppice:
-    """A server whose second tier works."""
-    server = Coppice("--kv-bytes", "400MiB", *arguments, model=model)
-    try:
-        server.wait(lambda: "the cache goes on in" in server.log.read_text() and server.stats()["store"]["on"])
-    except BaseException:
-        server.kill()
-        raise
-    return server
+from second_tier import ask, metric, prompt, start_with_store
 
 
 def start(folder: Path, *arguments: str, model=None) -> Coppice:
@@ -39,20 +23,6 @@ def start(folder: Path, *arguments: str, model=None) -> Coppice:
 def end(server: Coppice):
     server.process.send_signal(signal.SIGTERM)
     assert server.process.wait(60) == 0, server.log.read_text()
-
-
-def ask(server: Coppice, text: str, **more) -> tuple[dict, dict, dict]:
-    """The answer's tokens with their log-probabilities, what of the prompt was found, and all of the answer."""
-    answer = server.post("/v1/completions", {"prompt": text, "max_tokens": 12, "temperature": 0, "logprobs": 5, **more})
-    usage = answer["usage"]
-    cached = usage["prompt_tokens_details"]["cached_tokens"]
-    return answer["choices"][0]["logprobs"], {"prompt": usage["prompt_tokens"], "cached": cached}, answer
-
-
-def metric(server: Coppice, name: str) -> float:
-    with urllib.request.urlopen(server.url + "/metrics") as reply:
-        lines = reply.read().decode().splitlines()
-    return float(next(line.rsplit(" ", 1)[1] for line in lines if line.startswith(name)))
 
 
 def pieces(folder: Path) -> list[Path]:
@@ -143,18 +113,18 @@ def test_a_revoked_key_takes_its_blocks_along(folder, tmp_path):
         with urllib.request.urlopen(request) as reply:
             return json.load(reply)["usage"]["prompt_tokens_details"]["cached_tokens"]
 
-    def key_stats(server):
+    def disk(server) -> dict:
         request = urllib.request.Request(server.url + "/v1/cache/stats", headers={"Authorization": "Bearer sk-b"})
         with urllib.request.urlopen(request) as reply:
-            return json.load(reply)
+            return json.load(reply)["stores"].get("disk", {})
 
     with Coppice("--kv-dir", str(folder), "--kv-dir-bytes", "1GiB", "--kv-dir-free", "0", "--kv-bytes", "400MiB", "--api-keys", str(keys),
                  "--isolate", "keys") as server:
-        server.wait(lambda: "the cache goes on in" in server.log.read_text() and key_stats(server)["store"]["on"])
+        server.wait(lambda: disk(server).get("on"))
         for key in ("sk-a", "sk-b"):
             cached(server, key)
             assert cached(server, key) > 0
-        n = server.wait(lambda: (n := len(pieces(folder))) >= 12 and key_stats(server)["store"]["pending"] == 0 and n)
+        n = server.wait(lambda: (n := len(pieces(folder))) >= 12 and disk(server)["pending"] == 0 and n)
         keys.write_text("sk-b\n")
         server.process.send_signal(signal.SIGHUP)
         server.wait(lambda: len(pieces(folder)) == n // 2)
@@ -162,7 +132,7 @@ def test_a_revoked_key_takes_its_blocks_along(folder, tmp_path):
     keys.write_text("sk-a\nsk-b\n")
     with Coppice("--kv-dir", str(folder), "--kv-dir-bytes", "1GiB", "--kv-dir-free", "0", "--kv-bytes", "400MiB", "--api-keys", str(keys),
                  "--isolate", "keys") as server:
-        server.wait(lambda: "the cache goes on in" in server.log.read_text() and key_stats(server)["store"]["on"])
+        server.wait(lambda: disk(server).get("on"))
         assert cached(server, "sk-a") == 0 and cached(server, "sk-b") > 0
 
 
@@ -183,7 +153,7 @@ def test_damage_costs_time_and_no_word(folder):
         again, usage, _ = ask(server, text)
         assert_same(again, first)
         assert usage["cached"] == 0
-        assert metric(server, 'coppice_kv_store_pieces_total{event="damaged"}') > 0
+        assert metric(server, 'coppice_kv_store_pieces_total{tier="disk",event="damaged"}') > 0
         end(server)
 
 
@@ -203,7 +173,7 @@ def test_a_kill_at_any_moment_leaves_only_whole_blocks(folder):
     with start(folder) as server:
         for text, words in zip(texts, expected, strict=True):
             assert_same(ask(server, text)[0], words)
-        assert metric(server, 'coppice_kv_store_pieces_total{event="damaged"}') == 0
+        assert metric(server, 'coppice_kv_store_pieces_total{tier="disk",event="damaged"}') == 0
         assert server.stats()["tokens"]["loaded"] > 0
 
 
@@ -213,7 +183,8 @@ def test_a_second_server_goes_on_without(folder):
         words = ask(first, text)[0]
         with Coppice("--kv-dir", str(folder), "--kv-dir-free", "0", "--kv-bytes", "400MiB") as second:
             assert_same(ask(second, text)[0], words)
-            assert not second.stats()["store"]["on"] and second.stats()["store"]["off_because"]
+            disk = second.wait(lambda: second.stats()["stores"].get("disk"))
+            assert not disk["on"] and disk["off_because"]
             end(second)
         end(first)
 

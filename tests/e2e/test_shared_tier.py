@@ -11,7 +11,7 @@ import pytest
 from coppice_process import Coppice, binary
 from redis_server import Redis, Way
 from same_text import assert_same
-from test_second_tier import ask, metric, prompt, start_with_store
+from second_tier import ask, metric, prompt, start_with_store
 
 
 @pytest.fixture
@@ -34,6 +34,10 @@ def secret(tmp_path):
 
 def size_of(redis: Redis) -> int:
     return int(redis.ask("DBSIZE").removeprefix(":"))
+
+
+def redis_of(server: Coppice) -> dict:
+    return server.stats()["stores"].get("redis", {})
 
 
 def start(url: str, *arguments: str) -> Coppice:
@@ -70,7 +74,7 @@ def test_a_server_that_is_killed_in_the_middle_of_a_load_costs_a_miss(redis, sec
         assert usage["cached"] < usage["prompt"] - 64, usage
         assert way.then is None and redis.process.poll() is not None
         assert metric(server, 'coppice_kv_store_requests_total{outcome="cut"}') == 1
-        server.wait(lambda: "127.0.0.1" in server.stats()["store"]["off_because"] or not server.stats()["store"]["on"])
+        server.wait(lambda: not redis_of(server)["on"])
         assert_same(ask(server, text)[0], first)
         assert_same(ask(server, text, cache_salt="new")[0], first)
         assert server.end() == 0
@@ -105,13 +109,13 @@ def test_another_secret_finds_nothing(redis, secret, tmp_path):
         with start(redis.url, *arguments) as server:
             again, usage, _ = ask(server, text)
             assert_same(again, first)
-            assert usage["cached"] == 0 and metric(server, 'coppice_kv_store_pieces_total{event="damaged"}') == 0
+            assert usage["cached"] == 0 and metric(server, 'coppice_kv_store_pieces_total{tier="redis",event="damaged"}') == 0
 
 
 def test_a_cluster_is_refused_in_words(secret):
     with Redis("--cluster-enabled", "yes") as redis, Coppice("--kv-url", redis.url, "--kv-secret", secret, "--kv-bytes", "200MiB") as server:
         server.wait(lambda: "is a cluster: blocks are kept on single servers only" in server.log.read_text())
-        server.wait(lambda: "is a cluster" in server.stats()["store"]["off_because"])
+        server.wait(lambda: "is a cluster" in redis_of(server).get("off_because", ""))
         assert ask(server, prompt(50))[1]["cached"] == 0
 
 
@@ -122,7 +126,7 @@ def test_a_password_comes_from_a_file_or_the_environment(secret, tmp_path, monke
     acl = "coppice", "on", ">word", "~*", "+@all"
     with Redis("--user", *acl, "--user", "default", "off", "nopass") as redis:
         with Coppice("--kv-url", redis.url, "--kv-secret", secret, "--kv-bytes", "200MiB") as server:
-            server.wait(lambda: "NOAUTH" in server.stats()["store"]["off_because"])
+            server.wait(lambda: "NOAUTH" in redis_of(server).get("off_because", ""))
         with start(redis.url, "--kv-secret", secret, "--kv-login", str(login)):
             pass
         monkeypatch.setenv("COPPICE_KV_LOGIN", "coppice:word")
@@ -142,8 +146,8 @@ def test_a_folder_is_asked_first_and_redis_for_the_rest(redis, secret, tmp_path)
     redis.kill()
     # What came from Redis was stored in the folder when the server ended.
     with Coppice("--kv-url", redis.url, "--kv-bytes", "400MiB", *both, str(tmp_path / "two")) as server:
-        server.wait(lambda: "the cache goes on in" in server.log.read_text() and server.stats()["store"]["pieces"] > 0)
-        assert "can't be reached" in server.stats()["store"]["off_because"]
+        server.wait(lambda: server.stats()["stores"].get("disk", {"pieces": 0})["pieces"] > 0)
+        assert "can't be reached" in redis_of(server)["off_because"] and server.stats()["stores"]["disk"]["on"]
         again, usage, _ = ask(server, text)
         assert_same(again, first)
         assert usage["cached"] >= usage["prompt"] - 33, usage

@@ -286,6 +286,7 @@ kv::CacheConfig cache_config(const HarnessConfig& config) {
           .groups = std::move(groups),
           .state_stride = config.state_stride > 0 ? config.state_stride : 2 * config.block_size,
           .max_extend = config.max_extend,
+          .keep_ends = config.keep_ends,
           .share = config.share,
           .model = "fake",
           .layout = "fake",
@@ -330,7 +331,7 @@ Harness::Harness(const HarnessConfig& config) : config_(config), groups_(make_gr
 }
 
 void Harness::attach(std::shared_ptr<FakeStore> store, std::uint8_t model, std::size_t n_buffers, bool load_always,
-                     bool on_first_use) {
+                     bool all_evicted, bool lasting) {
   store_ = std::move(store);
   const std::size_t bytes = engine::largest_piece(executor_->info());
   loads_ = std::make_shared<tier::Buffers>(n_buffers, bytes);
@@ -341,7 +342,8 @@ void Harness::attach(std::shared_ptr<FakeStore> store, std::uint8_t model, std::
                    .model = {model},
                    .about = "fake",
                    .load_always = load_always,
-                   .on_first_use = on_first_use});
+                   .lasting = lasting,
+                   .all_evicted = all_evicted});
 }
 
 engine::RequestId Harness::submit(Submission submission) {

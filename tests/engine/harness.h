@@ -52,6 +52,7 @@ struct HarnessConfig {
   std::size_t max_weight = engine::EngineConfig{}.max_weight;
   int state_pages = 3;
   std::int32_t state_stride = 0;  ///< 0: two blocks
+  bool keep_ends = false;
   bool share = true;
   bool growth_room = true;
   int patience = engine::EngineConfig{}.patience;
@@ -152,7 +153,7 @@ class Harness {
 
   /// A store behind the pool; it has its turn before each step. `model`: who has another can't use what this one stores.
   void attach(std::shared_ptr<FakeStore> store, std::uint8_t model = 1, std::size_t n_buffers = 8,
-              bool load_always = false, bool on_first_use = false);
+              bool load_always = false, bool all_evicted = false, bool lasting = true);
 
   const tier::Buffers& loads() const { return *loads_; }
   const tier::Buffers& stores() const { return *stores_; }

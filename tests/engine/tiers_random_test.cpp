@@ -66,7 +66,9 @@ class Server {
     h_.finish();
     for (int i = 0; i < 300 && !h_.snapshot().settled; ++i) h_.step();
     store_->stop({});
-    h_.step();
+    for (int i = 0; i < 300 && !h_.snapshot().settled; ++i) h_.step();  // what is offered comes back
+    EXPECT_TRUE(h_.snapshot().settled);
+    for (int i = 0; i < 2; ++i) h_.step();  // what a step ahead has, too
     EXPECT_EQ(h_.loads().free(), h_.loads().count());
     EXPECT_EQ(h_.stores().free(), h_.stores().count());
     h_.ask({.kind = engine::PrefixCommand::Kind::kReset});
@@ -106,7 +108,7 @@ class Server {
     met["asked in vain"] += figures.tiers.found_nothing;
     met["asked in vain, others' weights being there"] += model_ == 2 ? figures.tiers.found_nothing : 0;
     met["stored"] += store_->written();
-    met["dropped"] += figures.tiers.dropped;
+    met["dropped"] += figures.tiers.refused + figures.tiers.unbuffered;
     met["wanted while it is being stored"] += store_->wanted_while_written();
     met["lies seen"] += store_->refused();
     for (const auto& [id, result] : h_.results())
@@ -141,7 +143,10 @@ class Server {
             .max_extend = pick(4, 40),
             .context_length = 3 * longest,
             .state_stride = 0,
-            .growth_room = pick(0, 2) == 0};
+            .keep_ends = pick(0, 1) == 0,
+            .growth_room = pick(0, 2) == 0,
+            .depth = pick(0, 1),
+            .seed = random_()};
   }
 
   void submit() {

@@ -19,10 +19,10 @@ using Contents = FakeStore::Contents;
 
 constexpr StoreHabits kPrompt{.late = 0};
 
-class Tiers : public PerGroups {
+class Tiers : public PerDepth {
  protected:
-  HarnessConfig config() const { return {.groups = GetParam(), .num_blocks = scaled(GetParam(), 200)}; }
-  bool forgets() const { return GetParam() != Groups::kFull; }
+  HarnessConfig config() const { return {.groups = groups(), .num_blocks = scaled(groups(), 200), .depth = depth()}; }
+  bool forgets() const { return groups() != Groups::kFull; }
 
   std::shared_ptr<FakeStore> store(const StoreHabits& habits = kPrompt) {
     return std::make_shared<FakeStore>(contents_, 7, habits);
@@ -45,7 +45,7 @@ class Tiers : public PerGroups {
   std::shared_ptr<Contents> contents_ = std::make_shared<Contents>();
   Prompt prompt_ = random_prompt(random_, 100);
 };
-COPPICE_FOR_ALL_GROUPS_AND_STATES(Tiers);
+COPPICE_FOR_ALL_DEPTHS(Tiers);
 
 TEST_P(Tiers, ARestartedServerStartsOnWhatWasUsedTwice) {
   serve(prompt_);
@@ -73,6 +73,35 @@ TEST_P(Tiers, WhatIsUsedOnceIsNotWritten) {
   h.finish();
   EXPECT_TRUE(contents_->empty());
   EXPECT_TRUE(h.snapshot().settled);
+}
+
+// As in the host's memory: what was used once goes there too, when the pool has no room for it any more, and nothing sooner.
+TEST_P(Tiers, AllThatIsEvictedIsWrittenAndNothingElse) {
+  HarnessConfig small = config();
+  small.num_blocks = scaled(groups(), 40);
+  Harness h(small);
+  const auto s = store();
+  h.attach(s, 1, 64, /*load_always=*/true, /*all_evicted=*/true, /*lasting=*/false);
+  for (int i = 0; i < 2; ++i) {
+    h.submit({.prompt = prompt_, .max_tokens = 1});
+    h.finish();
+  }
+  EXPECT_TRUE(contents_->empty());
+  EXPECT_TRUE(h.snapshot().settled);
+  while (h.cache().match(kv::Text(prompt_), {}) > 0) {
+    h.submit({.prompt = random_prompt(random_, 120), .max_tokens = 1});
+    h.finish();
+  }
+  EXPECT_GE(s->written(), 12);
+  const auto id = h.submit({.prompt = prompt_, .max_tokens = 8});
+  h.finish();
+  if (groups() == Groups::kFull) {
+    EXPECT_GE(h.result(id).usage.loaded_tokens, 90);
+  }
+  EXPECT_EQ(error_in(h.result(id), h.groups()), "");
+  h.engine().settle();
+  h.finish();
+  EXPECT_TRUE(h.snapshot().settled) << "nothing is to be kept for the next server";
 }
 
 TEST_P(Tiers, WhatIsPinnedIsWritten) {
@@ -358,7 +387,7 @@ TEST_P(Tiers, ASlowStoreLosesToAFastModel) {
 
 TEST_P(Tiers, WhatIsEvictedAfterItsSecondUseComesBack) {
   HarnessConfig small = config();
-  small.num_blocks = scaled(GetParam(), 40);
+  small.num_blocks = scaled(groups(), 40);
   Harness h(small);
   const auto s = store();
   h.attach(s);
@@ -390,21 +419,6 @@ TEST_P(Tiers, AFailedStepLosesWhatItMoved) {
   const auto again = h.submit({.prompt = prompt_, .max_tokens = 8});
   h.run();
   EXPECT_EQ(error_in(h.result(again), h.groups()), "");
-}
-
-TEST(TiersOff, AnExecutorThatWorksAheadHasNone) {
-  auto contents = std::make_shared<Contents>();
-  Harness h({.depth = 1});
-  const auto s = std::make_shared<FakeStore>(contents, 1, kPrompt);
-  h.attach(s);
-  std::mt19937_64 random(1);
-  const Prompt prompt = random_prompt(random, 100);
-  for (int i = 0; i < 3; ++i) {
-    h.submit({.prompt = prompt, .max_tokens = 8});
-    h.finish();
-  }
-  EXPECT_EQ(h.snapshot().tiers.asked, 0);
-  EXPECT_TRUE(contents->empty());
 }
 
 }  // namespace

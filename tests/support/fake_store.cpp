@@ -37,8 +37,8 @@ void FakeStore::forget(const tier::Which& which) {
   std::erase_if(asked_, [&](const Asked& asked) { return !asked.found && !asked.loaded && meets(asked.names[0]); });
 }
 
-tier::Counters FakeStore::counters() const {
-  return {.on = true, .pieces = static_cast<std::int64_t>(contents_->size())};
+std::vector<tier::Counters> FakeStore::places() const {
+  return {{.on = true, .pieces = static_cast<std::int64_t>(contents_->size()), .pending = waiting_writes()}};
 }
 
 bool FakeStore::is_written(const tier::Name& name) const {

@@ -36,7 +36,7 @@ class FakeStore final : public tier::Store {
   bool offer(const tier::Name& name, tier::Buffer piece) override;
   void forget(const tier::Which& which) override;
   bool is_at(tier::Place place) const override { return place == tier::Place::kDisk; }
-  tier::Counters counters() const override;
+  std::vector<tier::Counters> places() const override;
   void stop(tier::Clock::time_point until) override;
 
   /// A reset of the cache is to empty the pool alone.

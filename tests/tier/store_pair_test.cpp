@@ -37,11 +37,11 @@ class MapStore final : public tier::Store {
   }
   void forget(const tier::Which&) override { pieces.clear(); }
   bool is_at(tier::Place place) const override { return place == at; }
-  tier::Counters counters() const override {
+  std::vector<tier::Counters> places() const override {
     tier::Counters counters = sums;
+    counters.place = at;
     counters.pieces = std::ssize(pieces);
-    if (!counters.on) counters.off_because = "is off";
-    return counters;
+    return {counters};
   }
   void stop(tier::Clock::time_point) override { stopped = true; }
 
@@ -82,7 +82,7 @@ class StorePairTest : public testing::Test {
 
   std::shared_ptr<tier::Buffers> buffers_ = std::make_shared<tier::Buffers>(2, 100);
   MapStore *near_ = new MapStore, *far_ = new MapStore;
-  tier::StorePair pair_{std::unique_ptr<tier::Store>(near_), std::unique_ptr<tier::Store>(far_), "far:1", buffers_};
+  tier::StorePair pair_{std::unique_ptr<tier::Store>(near_), std::unique_ptr<tier::Store>(far_), buffers_};
 };
 
 TEST_F(StorePairTest, TheFarOneIsAskedForWhatTheNearOneLacks) {
@@ -100,8 +100,17 @@ TEST_F(StorePairTest, TheFarOneIsAskedForWhatTheNearOneLacks) {
   far_->pieces[name(5)] = {std::byte{1}};
   pair_.load(name(5), buffers_->take(), [](const Buffer&) { return false; });
   EXPECT_FALSE(near_->pieces.contains(name(5)));  // it doesn't open
-  EXPECT_EQ(pair_.counters().loads, 4);
-  EXPECT_EQ(pair_.counters().load_misses, 1);
+  far_->at = tier::Place::kRedis;
+  const std::vector<tier::Counters> places = pair_.places();
+  ASSERT_EQ(places.size(), 2U);
+  EXPECT_EQ(places[0].place, tier::Place::kDisk);
+  EXPECT_EQ(places[0].loads, 2);
+  EXPECT_EQ(places[0].load_misses, 3);
+  EXPECT_EQ(places[0].pieces, 3);
+  EXPECT_EQ(places[1].place, tier::Place::kRedis);
+  EXPECT_EQ(places[1].loads, 2);
+  EXPECT_EQ(places[1].load_misses, 1);
+  EXPECT_EQ(places[1].pieces, 3);
 }
 
 TEST_F(StorePairTest, BothAreOfferedEverythingWhileThereIsABufferForACopy) {
@@ -120,19 +129,25 @@ TEST_F(StorePairTest, BothAreOfferedEverythingWhileThereIsABufferForACopy) {
   EXPECT_EQ(buffers_->free(), 2U);
 }
 
-TEST_F(StorePairTest, AFarOneThatIsOffHoldsUpNothingAndIsNamed) {
+TEST_F(StorePairTest, TheFarOneIsSparedWhatWasUsedOnce) {
+  EXPECT_TRUE(pair_.offer_once(name(1), piece(7)));
+  EXPECT_TRUE(near_->pieces.contains(name(1)) && far_->pieces.contains(name(1))) << "it takes all";
+  MapStore *const near = new MapStore, *const far = new MapStore;
+  tier::StorePair pair(std::unique_ptr<tier::Store>(near), std::unique_ptr<tier::Store>(far), buffers_,
+                       /*far_takes_once=*/false);
+  EXPECT_TRUE(pair.offer_once(name(1), piece(7)));
+  EXPECT_TRUE(near->pieces.contains(name(1)) && far->pieces.empty());
+  EXPECT_TRUE(pair.offer(name(2), piece(8)));
+  EXPECT_TRUE(far->pieces.contains(name(2)));
+}
+
+TEST_F(StorePairTest, AFarOneThatIsOffHoldsUpNothing) {
   near_->pieces[name(1)] = {std::byte{10}};
-  EXPECT_TRUE(pair_.counters().on);
   far_->sums.on = false;
   EXPECT_EQ(held({name(1), name(2)}), (std::vector<bool>{true, false}));
   EXPECT_EQ(far_->asked, 0);
   EXPECT_TRUE(pair_.offer(name(5), piece(1)));
   EXPECT_TRUE(far_->pieces.empty());
-  EXPECT_FALSE(pair_.counters().on);
-  EXPECT_EQ(pair_.counters().off_because, "far:1 is off");
-  near_->sums.on = false;
-  EXPECT_EQ(pair_.counters().off_because, "is off; far:1 is off");
-  EXPECT_EQ(pair_.counters().pieces, 2);
 }
 
 TEST_F(StorePairTest, BothForgetAndBothStop) {

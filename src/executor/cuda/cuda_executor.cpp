@@ -81,9 +81,21 @@ class CudaExecutor final : public Executor {
                .block_size = options_.block_size,
                .num_blocks = info_.num_blocks,
                .n_groups = static_cast<int>(layout_.groups.size())};
+    for (int g = 0; g < limits_.n_groups; ++g) limits_.outside_bytes.push_back(info_.outside_bytes(g));
     look_at_memory();
   }
-  ~CudaExecutor() override { cudaStreamSynchronize(runner_.stream().get()); }
+  ~CudaExecutor() override { cudaDeviceSynchronize(); }
+
+  bool know_memory(std::span<std::byte> memory) override {
+    if (cudaSetDevice(gpu_.number()) != cudaSuccess) return false;
+    if (cudaHostRegister(memory.data(), memory.size(), cudaHostRegisterPortable) == cudaSuccess) return true;
+    cudaGetLastError();  // else the next kernel's launch would tell it
+    return false;
+  }
+  void forget_memory(std::span<std::byte> memory) override {
+    cudaSetDevice(gpu_.number());
+    if (cudaHostUnregister(memory.data()) != cudaSuccess) cudaGetLastError();
+  }
 
   const ExecutorInfo& info() const override { return info_; }
   const DeviceWeights& weights() const { return weights_; }
@@ -107,7 +119,7 @@ class CudaExecutor final : public Executor {
     const Times& times = times_[(last_ + 1) % kTimes];
     guarded([&] {
       landing.make_room(batch, weights_.decoder().shape);
-      runner_.launch(batch, static_cast<int>((last_ + 1) % kStaged), times.begun, landing);
+      runner_.launch(batch, last_ + 1, times.begun, landing);
       times.computed.record(runner_.stream());
       times.done.record(runner_.stream());
     });
@@ -146,6 +158,7 @@ class CudaExecutor final : public Executor {
       }
       guarded([&] {
         times_[number % kTimes].done.wait();
+        runner_.wait_for_moves(number);
         add_times(flight, number);
       });
     } catch (const StepError&) {
@@ -267,7 +280,8 @@ class CudaExecutor final : public Executor {
              .bytes_per_block = layout_.page_bytes,
              .groups = layout_.groups,
              .model_digest = model_.digest,
-             .layout = describe_layout(layout_, spec, order)};
+             .layout = describe_layout(layout_, spec, order),
+             .moves_blocks = true};
   }
 
   CudaOptions options_;

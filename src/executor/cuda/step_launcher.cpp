@@ -41,9 +41,9 @@ StepLauncher::StepLauncher(const Gpu& gpu, const DecoderShape& shape, const Step
       samples_(memory_.most_samples(), shape.n_vocab),
       plan_(limits, groups, gpu_.n_multiprocessors(), attention::cuda::takes_plain_kernel(gpu_, bytes)) {}
 
-void StepLauncher::set(const Decoder& decoder, Pool pool) {
+void StepLauncher::set(const Decoder& decoder, BlockMover::Pool pool) {
   decoder_ = decoder;
-  pool_ = std::move(pool);
+  mover_.set(std::move(pool));
 }
 
 bool StepLauncher::plan(const Batch& batch) {
@@ -53,26 +53,31 @@ bool StepLauncher::plan(const Batch& batch) {
   return fits;
 }
 
-void StepLauncher::launch(const Batch& batch, int staging, const Event& begun, Landing& landing) {
+void StepLauncher::launch(const Batch& batch, std::uint64_t number, const Event& begun, Landing& landing) {
   sampled_logits_.resize(batch.sample_rows.size());
   std::iota(sampled_logits_.begin(), sampled_logits_.end(), 0);
-  launch_part(batch, staging, begun, landing, {});
+  if (batch.n_rows() == 0) {  // operations on blocks alone
+    begun.record(stream_);
+    return mover_.run(batch, number, stream_);
+  }
+  launch_part(batch, number, begun, landing, {});
 }
 
 /// In two, one after the other, if the plan has no room.
-void StepLauncher::launch_part(const Batch& batch, int staging, const Event& begun, Landing& landing, Place place) {
+void StepLauncher::launch_part(const Batch& batch, std::uint64_t number, const Event& begun, Landing& landing,
+                               Place place) {
   if (!plan(batch)) {
     const int n = batch.n_rows(), cut = middle_cut(batch);
     if (cut == 0) throw StepError(fmt::format("the plan of {} rows that can't be computed apart has no room", n));
     const Batch first = part_of(batch, 0, cut);
     place.whole = false;
-    launch_part(first, staging, begun, landing, place);
+    launch_part(first, number, begun, landing, place);
     check(cudaStreamSynchronize(stream_.get()), "step");  // what was staged is read
     place.first = false;
     place.logits += first.logit_rows.size();
     place.hidden += first.hidden_rows.size();
     place.samples += first.sample_rows.size();
-    return launch_part(part_of(batch, cut, n - cut), staging, begun, landing, place);
+    return launch_part(part_of(batch, cut, n - cut), number, begun, landing, place);
   }
   const bool as_graph = place.whole && batch.n_rows() <= memory_.most_samples() && wants_all_logits(batch);
   wanted_ = batch.logit_rows;
@@ -83,9 +88,11 @@ void StepLauncher::launch_part(const Batch& batch, int staging, const Event& beg
     wanted_.insert(wanted_.end(), batch.hidden_rows.begin(), batch.hidden_rows.end());
     wanted_.insert(wanted_.end(), batch.sample_rows.begin(), batch.sample_rows.end());
   }
-  memory_.upload(batch, plan_, wanted_, staging, stream_.get());
-  if (place.first) begun.record(stream_);
-  copy_blocks(batch.block_ops);
+  memory_.upload(batch, plan_, wanted_, static_cast<int>(number % kStaged), stream_.get());
+  if (place.first) {
+    begun.record(stream_);
+    mover_.run(batch, number, stream_);
+  }
   as_graph ? launch_graph(batch, landing) : launch_rows(batch, landing, place);
 }
 
@@ -143,19 +150,6 @@ void StepLauncher::sample(std::span<const sampling::SamplerSpec> specs, const Ev
   check_launch(cuda::launch(rows, gpu_));
   drawn.record(stream_);
   read(landing.tokens.as<void>(), rows.tokens, specs.size() * sizeof(kv::Token));
-}
-
-/// Whole blocks: slots behind a copy's are not seen before they are written.
-void StepLauncher::copy_blocks(std::span<const kv::BlockOp> copies) {
-  for (const kv::BlockOp& op : copies) {
-    if (op.n_slots == 0 || op.src == op.dst) continue;
-    const auto at = [&](kv::BlockId block) {
-      return pool_.memory + static_cast<std::size_t>(block) * pool_.page_bytes;
-    };
-    const std::size_t bytes = pool_.groups[static_cast<std::size_t>(op.group)].bytes_per_token *
-                              static_cast<std::size_t>(attention::cuda::kBlockSize);
-    check(cudaMemcpyAsync(at(op.dst), at(op.src), bytes, cudaMemcpyDeviceToDevice, stream_.get()), "copy of a block");
-  }
 }
 
 DecoderStep StepLauncher::step(int n_rows) const {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "executor/base/page_layout.h"
+#include "executor/cuda/block_mover.h"
 #include "executor/cuda/sample_memory.h"
 #include "executor/cuda/step_memory.h"
 #include "executor/cuda/stream.h"
@@ -24,22 +25,19 @@ struct Landing {
 
 class StepLauncher {
  public:
-  struct Pool {
-    std::byte* memory = nullptr;
-    std::size_t page_bytes = 0;
-    std::vector<kv::GroupSpec> groups;
-  };
   /// On a GPU, which is current, in a stream of its own there. The others: StepMemory's.
   StepLauncher(const Gpu& gpu, const DecoderShape& shape, const StepLimits& limits,
                std::span<const AttentionGroup> groups, bool bytes, std::size_t page_bytes);
 
   /// decoder and pool stay where they are. Once, before the first step.
-  void set(const Decoder& decoder, Pool pool);
+  void set(const Decoder& decoder, BlockMover::Pool pool);
 
-  /// staging: StepMemory::upload. begun: recorded when the step's data is there. Throws StepError, model::LoadError or
+  /// number: of the step: they follow each other. begun: recorded when the step's data is there. Throws StepError, model::LoadError or
   /// std::runtime_error; then a part of the step may be in the stream.
-  /// REQUIRES: the batch is checked, and `landing` has room.
-  void launch(const Batch& batch, int staging, const Event& begun, Landing& landing);
+  /// REQUIRES: the batch is checked, and `landing` has room; the step before the one before was waited for.
+  void launch(const Batch& batch, std::uint64_t number, const Event& begun, Landing& landing);
+  /// Until what this step stores and loads is done.
+  void wait_for_moves(std::uint64_t number) const { mover_.wait(number); }
 
   /// Of the last step that was launched. begun: recorded before the first kernel, drawn: behind the last. Throws as launch().
   void sample(std::span<const sampling::SamplerSpec> specs, const Event& begun, const Event& drawn, Landing& landing);
@@ -57,13 +55,12 @@ class StepLauncher {
     bool first = true, whole = true;                  ///< nothing is before it; the batch is the step
   };
 
-  void launch_part(const Batch& batch, int staging, const Event& begun, Landing& landing, Place place);
+  void launch_part(const Batch& batch, std::uint64_t number, const Event& begun, Landing& landing, Place place);
   bool plan(const Batch& batch);
   void launch_graph(const Batch& batch, Landing& landing);
   void launch_rows(const Batch& batch, Landing& landing, Place place);
   void read(void* to, const void* from, std::size_t bytes);
   void read_logits(Landing& landing, std::size_t row, const float* from, std::size_t n);
-  void copy_blocks(std::span<const kv::BlockOp> copies);
   DecoderStep step(int n_rows) const;
   CUgraphExec_st* graph_of(int n_rows);
   CUgraphExec_st* capture(int n_rows);
@@ -75,7 +72,7 @@ class StepLauncher {
   SampleMemory samples_;
   StepPlan plan_;
   Decoder decoder_;
-  Pool pool_;
+  BlockMover mover_;
   /// Of steps whose rows are all wanted, by their number.
   std::vector<std::unique_ptr<CUgraphExec_st, GraphEnd>> graphs_;
   std::vector<std::int32_t> wanted_;

@@ -135,7 +135,10 @@ int middle_cut(const Batch& batch) {
 
 Batch part_of(const Batch& batch, int first, int n) {
   Batch part;
-  if (first == 0) part.block_ops = batch.block_ops;
+  if (first == 0) {
+    part.block_ops = batch.block_ops;
+    part.outside = batch.outside;
+  }
   part.rows.assign(batch.rows.begin() + first, batch.rows.begin() + first + n);
   part.embeddings = batch.embeddings;
   if (!batch.positions.empty())

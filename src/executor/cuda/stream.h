@@ -9,6 +9,8 @@
 
 namespace coppice::executor::cuda {
 
+class Event;
+
 class Stream {
  public:
   Stream() {
@@ -17,6 +19,8 @@ class Stream {
     stream_.reset(made);
   }
   cudaStream_t get() const { return stream_.get(); }
+  /// What is put into it from now on comes behind what was in the other one when that event was recorded there.
+  void follow(const Event& event) const;
 
  private:
   struct End {
@@ -34,6 +38,7 @@ class Event {
   }
   void record(const Stream& stream) const { check(cudaEventRecord(event_.get(), stream.get()), "event"); }
   void wait() const { check(cudaEventSynchronize(event_.get()), "step"); }
+  cudaEvent_t get() const { return event_.get(); }
   /// From another one to this. REQUIRES: both have happened.
   double seconds_since(const Event& before) const {
     float milliseconds = 0;
@@ -47,5 +52,9 @@ class Event {
   };
   std::unique_ptr<CUevent_st, End> event_;
 };
+
+inline void Stream::follow(const Event& event) const {
+  check(cudaStreamWaitEvent(get(), event.get(), 0), "event");
+}
 
 }  // namespace coppice::executor::cuda

@@ -24,9 +24,10 @@ std::optional<engine::CacheTier> tier_of(std::string_view query) {
   const auto name = query_value(query, "tier");
   if (!name) return std::nullopt;
   if (*name == "pool") return engine::CacheTier::kPool;
+  if (*name == "host") return engine::CacheTier::kHost;
   if (*name == "disk") return engine::CacheTier::kDisk;
   if (*name == "redis") return engine::CacheTier::kRedis;
-  throw RequestError::bad_field("tier", "must be pool, disk or redis");
+  throw RequestError::bad_field("tier", "must be pool, host, disk or redis");
 }
 
 RequestError no_such_prefix(const std::string& id) {

@@ -124,17 +124,61 @@ void add_requests(Families& out, const Snapshot& s) {
   add_counter(out, "coppice_resumptions_total", "Preempted sequences that run again.", s.resumptions);
 }
 
-void add_store(Families& out, const Snapshot& s) {
-  add_gauge(out, "coppice_kv_store_on", "1: there is a second tier, and it works.", s.store.on ? 1 : 0);
-  add_gauge(out, "coppice_kv_store_no_room", "1: its limits leave no room for a block.", s.store.no_room ? 1 : 0);
-  add_gauge(out, "coppice_kv_store_pieces", "Blocks and states that it holds.", s.store.pieces);
-  add_gauge(out, "coppice_kv_store_bytes", "Bytes that it holds.", s.store.bytes);
-  add_gauge(out, "coppice_kv_store_pending", "Writes that it has taken and not done.", s.store.pending);
-  add_gauge(out, "coppice_num_requests_loading", "Running requests that wait for it.", s.loading_requests);
-  add_counter(out, "coppice_kv_store_loaded_tokens_total", "Tokens that came from it in place of being computed.",
+/// One family with a sample for each tier.
+void add_by_tier(Families& out, MetricType type, const char* name, const char* help, const Snapshot& s,
+                 const auto& figure) {
+  std::vector<Sample> samples;
+  for (const tier::Counters& place : s.places) samples.push_back({to_string(place.place), num(figure(place))});
+  add(out, type, name, help, samples, "tier");
+}
+
+/// ... and for each thing that happened there.
+void add_pieces(Families& out, const Snapshot& s) {
+  MetricFamily family{
+      "coppice_kv_store_pieces_total", "Blocks and states, by what happened to them.", MetricType::Counter, {}};
+  for (const tier::Counters& place : s.places) {
+    const Sample events[] = {{"read", num(place.loads)},      {"missed", num(place.load_misses)},
+                             {"written", num(place.writes)},  {"dropped", num(place.dropped)},
+                             {"evicted", num(place.evicted)}, {"damaged", num(place.damaged)}};
+    for (const Sample& event : events) {
+      prometheus::ClientMetric metric;
+      metric.label = {{"tier", to_string(place.place)}, {"event", event.label_value}};
+      metric.counter.value = event.value;
+      family.metric.push_back(std::move(metric));
+    }
+  }
+  out.push_back(std::move(family));
+}
+
+void add_places(Families& out, const Snapshot& s) {
+  using tier::Counters;
+  const auto gauge = [&](const char* name, const char* help, auto figure) {
+    add_by_tier(out, MetricType::Gauge, name, help, s, [&](const Counters& c) { return c.*figure; });
+  };
+  const auto counter = [&](const char* name, const char* help, auto figure) {
+    add_by_tier(out, MetricType::Counter, name, help, s, [&](const Counters& c) { return c.*figure; });
+  };
+  gauge("coppice_kv_store_on", "1: it works.", &Counters::on);
+  gauge("coppice_kv_store_no_room", "1: its limits leave no room for a block.", &Counters::no_room);
+  gauge("coppice_kv_store_pieces", "Blocks and states that it holds.", &Counters::pieces);
+  gauge("coppice_kv_store_bytes", "Bytes that it holds.", &Counters::bytes);
+  gauge("coppice_kv_store_pending", "Writes that it has taken and not done.", &Counters::pending);
+  counter("coppice_kv_store_read_bytes_total", "Bytes that were loaded.", &Counters::load_bytes);
+  counter("coppice_kv_store_written_bytes_total", "Bytes that were stored.", &Counters::write_bytes);
+  counter("coppice_kv_store_read_seconds_total", "Time of its threads, reading.", &Counters::load_seconds);
+  counter("coppice_kv_store_write_seconds_total", "Time of its threads, writing.", &Counters::write_seconds);
+  add_pieces(out, s);
+  counter("coppice_kv_store_errors_total", "Errors of the system below it.", &Counters::io_errors);
+  counter("coppice_kv_store_switch_offs_total", "How often it switched itself off.", &Counters::switch_offs);
+}
+
+/// Of all tiers together: who asks one asks the others for the rest.
+void add_loads(Families& out, const Snapshot& s) {
+  add_gauge(out, "coppice_num_requests_loading", "Running requests that wait for another tier.", s.loading_requests);
+  add_counter(out, "coppice_kv_store_loaded_tokens_total", "Tokens that came from there in place of being computed.",
               s.loaded_tokens);
   add(out, MetricType::Counter, "coppice_kv_store_requests_total",
-      "Sequences of which it was asked, by what came of it.",
+      "Sequences for which other tiers were asked, by what came of it.",
       {{"loaded", num(s.tiers.loads)},
        {"nothing", num(s.tiers.found_nothing)},
        {"slower", num(s.tiers.not_worth)},
@@ -142,18 +186,18 @@ void add_store(Families& out, const Snapshot& s) {
        {"cut", num(s.tiers.loads_cut)},
        {"left", num(s.tiers.left)}},
       "outcome");
-  add_counter(out, "coppice_kv_store_read_bytes_total", "Bytes that were loaded.", s.store.load_bytes);
-  add_counter(out, "coppice_kv_store_written_bytes_total", "Bytes that were stored.", s.store.write_bytes);
-  add(out, MetricType::Counter, "coppice_kv_store_pieces_total", "Blocks and states, by what happened to them.",
-      {{"read", num(s.store.loads)},
-       {"missed", num(s.store.load_misses)},
-       {"written", num(s.store.writes)},
-       {"dropped", num(s.store.dropped + s.tiers.dropped)},
-       {"evicted", num(s.store.evicted)},
-       {"damaged", num(s.store.damaged)}},
-      "event");
-  add_counter(out, "coppice_kv_store_errors_total", "Errors of the system below it.", s.store.io_errors);
-  add_counter(out, "coppice_kv_store_switch_offs_total", "How often it switched itself off.", s.store.switch_offs);
+  add_counter(out, "coppice_kv_store_unbuffered_total",
+              "Blocks and states that were to go there, and for which there was no buffer.", s.tiers.unbuffered);
+}
+
+JsonObject places_json(const Snapshot& s) {
+  JsonObject places;
+  for (const tier::Counters& c : s.places) {
+    places[to_string(c.place)] = {
+        {"on", c.on},       {"off_because", c.off_because}, {"no_room", c.no_room}, {"pieces", c.pieces},
+        {"bytes", c.bytes}, {"max_bytes", c.max_bytes},     {"pending", c.pending}};
+  }
+  return places;
 }
 
 void add_images(Families& out, const vision::PictureFigures& f) {
@@ -198,7 +242,8 @@ void add_engine(Families& out, const Snapshot& s) {
        {"sampling", s.sampling_seconds},
        {"bookkeeping", s.step_seconds - s.forward_seconds - s.sampling_seconds}},
       "phase");
-  add_store(out, s);
+  add_places(out, s);
+  add_loads(out, s);
   if (s.device.memory_bytes > 0) add_device(out, s.device);
   if (s.threads.most > 0) add_threads(out, s.threads);
   add_gauge(out, "coppice_prefill_tokens_per_second", "Recent speed of prompts; 0: not known yet.",
@@ -291,14 +336,7 @@ std::string cache_stats_json(const engine::Snapshot& s, const ModelFacts& facts,
         {"pinned", c.pinned}}},
       {"states", {{"in_use", c.states_in_use}, {"cached", c.states_cached}, {"blocks_each", c.state_pages}}},
       {"pinned_prefixes", c.pins},
-      {"store",
-       {{"on", s.store.on},
-        {"off_because", s.store.off_because},
-        {"no_room", s.store.no_room},
-        {"pieces", s.store.pieces},
-        {"bytes", s.store.bytes},
-        {"max_bytes", s.store.max_bytes},
-        {"pending", s.store.pending}}},
+      {"stores", places_json(s)},
       {"bytes", {{"budget", c.bytes_budget}, {"in_use", c.bytes_in_use}, {"peak", c.bytes_peak}}},
       {"tokens",
        {{"prompt", s.prompt_tokens},

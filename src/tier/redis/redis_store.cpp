@@ -99,6 +99,7 @@ Counters RedisStore::counters() const {
   const RedisHealth::State state = health_.state();
   const check::Lock lock(mutex_);
   Counters counters = counters_;
+  counters.place = Place::kRedis;
   counters.on = state.on;
   counters.off_because = state.why;
   counters.io_errors = state.errors;

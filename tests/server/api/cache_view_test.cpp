@@ -24,8 +24,14 @@ engine::View small_view() {
   engine::View view;
   view.now = 10;
   view.tree.left_out = 3;
-  view.tree.nodes.push_back(
-      {.serial = 7, .tokens = 64, .head = bytes("You are"), .holders = 2, .hits = 5, .last_used = 9.5, .left_out = 1});
+  view.tree.nodes.push_back({.serial = 7,
+                             .tokens = 64,
+                             .head = bytes("You are"),
+                             .stored = 32,
+                             .holders = 2,
+                             .hits = 5,
+                             .last_used = 9.5,
+                             .left_out = 1});
   view.tree.nodes.push_back(
       {.serial = 9, .parent = 0, .begin = 64, .tokens = 8, .common = 1, .head = bytes("<b>"), .last_used = 4});
   auto report = std::make_shared<engine::CacheReport>();
@@ -88,9 +94,9 @@ TEST_F(CacheViewTest, TreeHasNodesWithTextAndFigures) {
   const HttpAnswer answer = get("/v1/cache/tree");
   EXPECT_EQ(answer.status, 200);
   EXPECT_EQ(answer.json(), json::parse(R"({"object": "cache.tree", "left_out": 3, "nodes": [
-    {"id": 7, "parent": null, "begin": 0, "tokens": 64, "holders": 2, "hits": 5, "idle_seconds": 0.5, "left_out": 1,
+    {"id": 7, "parent": null, "begin": 0, "tokens": 64, "stored": 32, "holders": 2, "hits": 5, "idle_seconds": 0.5, "left_out": 1,
      "text": "You are"},
-    {"id": 9, "parent": 7, "begin": 64, "tokens": 8, "holders": 0, "hits": 0, "idle_seconds": 6, "left_out": 0,
+    {"id": 9, "parent": 7, "begin": 64, "tokens": 8, "stored": 0, "holders": 0, "hits": 0, "idle_seconds": 6, "left_out": 0,
      "text": "<b>", "own_text": "b>"}]})"));
 }
 

@@ -56,6 +56,31 @@ TEST_F(FiguresTest, MetricsOfADevice) {
   }
 }
 
+TEST_F(FiguresTest, MetricsOfEachTier) {
+  start(words({"a"}));
+  EXPECT_EQ(get("/metrics").body.find("tier="), std::string::npos) << "there is none";
+  EXPECT_EQ(get("/v1/cache/stats").json()["stores"], json::object());
+  model_->snapshot_.places = {
+      {.place = tier::Place::kDisk, .on = true, .max_bytes = 50, .load_misses = 3, .load_seconds = 0.5},
+      {.place = tier::Place::kRedis, .off_because = "is away", .loads = 2, .dropped = 4}};
+  model_->snapshot_.tiers.unbuffered = 6;
+  const std::string body = get("/metrics").body;
+  for (const char* line :
+       {"coppice_kv_store_on{tier=\"disk\"} 1", "coppice_kv_store_on{tier=\"redis\"} 0",
+        "coppice_kv_store_pieces_total{tier=\"disk\",event=\"missed\"} 3",
+        "coppice_kv_store_pieces_total{tier=\"disk\",event=\"read\"} 0",
+        "coppice_kv_store_pieces_total{tier=\"redis\",event=\"read\"} 2",
+        "coppice_kv_store_pieces_total{tier=\"redis\",event=\"dropped\"} 4",
+        "coppice_kv_store_read_seconds_total{tier=\"disk\"} 0.5", "coppice_kv_store_unbuffered_total 6"}) {
+    EXPECT_NE(body.find(line), std::string::npos) << line << "\n" << body;
+  }
+  const json stores = get("/v1/cache/stats").json()["stores"];
+  EXPECT_EQ(stores["disk"]["on"], true);
+  EXPECT_EQ(stores["disk"]["max_bytes"], 50);
+  EXPECT_EQ(stores["redis"]["on"], false);
+  EXPECT_EQ(stores["redis"]["off_because"], "is away");
+}
+
 TEST_F(FiguresTest, MetricsOfThreads) {
   start(words({"a"}));
   EXPECT_EQ(get("/metrics").body.find("coppice_threads"), std::string::npos) << "a GPU's executor has none";

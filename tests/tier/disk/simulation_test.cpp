@@ -3,16 +3,27 @@
 #include "tier/disk/simulation.h"
 
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
 #include <cstdlib>
 #include <random>
+#include <string>
+#include <vector>
+
+#include "support/dice.h"
+#include "tier/disk/disk_folder.h"
+#include "tier/disk/fibers.h"
+#include "tier/disk/simulated_disk.h"
 
 namespace {
 
 using coppice::test::simulate;
+using coppice::test::SimulatedDisk;
 using coppice::test::SimulationResult;
+using testing::ElementsAre;
+using testing::StartsWith;
 
 double seconds_to_play() {
   const char* const given = std::getenv("COPPICE_SECONDS");
@@ -46,6 +57,30 @@ TEST(Simulation, ASeedDecidesEverything) {
     EXPECT_EQ(first.trace, second.trace);
     EXPECT_EQ(first.calls, second.calls);
     EXPECT_EQ(first.hits, second.hits);
+  }
+}
+
+// Room that others take, and give back.
+TEST(Simulation, NoRoomAndRoomAgainAreSaidOnceEach) {
+  coppice::test::Dice dice(1);
+  coppice::test::Fibers fibers;
+  SimulatedDisk disk(dice, fibers);
+  disk.weather.shorts = 0;
+  coppice::test::SimulatedFiles files(disk, 1);
+  std::vector<std::string> said;
+  coppice::tier::DiskFolder folder(files, {.bytes = SimulatedDisk::kAll, .free_share = 0.1},
+                                   [&](const std::string& line) { said.push_back(line); });
+  ASSERT_EQ(folder.open(), "");
+  for (int round = 0; round < 2; ++round) {
+    said.clear();
+    disk.weather.others = SimulatedDisk::kAll;
+    for (int i = 0; i < 3; ++i) folder.tidy();
+    EXPECT_TRUE(folder.counters().no_room);
+    disk.weather.others = 0;
+    for (int i = 0; i < 3; ++i) folder.tidy();
+    EXPECT_FALSE(folder.counters().no_room);
+    EXPECT_THAT(said, ElementsAre(StartsWith("disk has no room for pieces: of its file system"),
+                                  "disk has room for pieces again"));
   }
 }
 

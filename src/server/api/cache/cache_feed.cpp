@@ -23,7 +23,9 @@ constexpr std::chrono::seconds kLongestStep{60};
 
 /// Grows with everything that a View may show.
 std::int64_t stamp_of(const engine::Snapshot& s) {
-  return s.steps + s.requests_submitted + s.admissions + s.requests_finished + s.requests_cancelled +
+  std::int64_t stored = s.tiers.stored + s.tiers.refused;
+  for (const tier::Counters& place : s.places) stored += place.writes + place.evicted + place.switch_offs;
+  return stored + s.steps + s.requests_submitted + s.admissions + s.requests_finished + s.requests_cancelled +
          s.requests_refused + s.requests_failed + s.requests_timed_out + s.pin_changes + s.cache.evictions;
 }
 

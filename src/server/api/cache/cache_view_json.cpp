@@ -40,13 +40,10 @@ JsonArray nodes_json(const engine::View& view, const Model& model, CacheReports 
   JsonArray nodes;
   nodes.reserve(view.tree.nodes.size());
   for (const kv::PictureNode& node : view.tree.nodes) {
-    JsonObject json = {{"id", node.serial},
-                       {"parent", nullptr},
-                       {"begin", node.begin},
-                       {"tokens", node.tokens},
-                       {"holders", node.holders},
-                       {"hits", node.hits},
-                       {"idle_seconds", rounded(std::max(0.0, view.now - node.last_used))},
+    JsonObject json = {{"id", node.serial},        {"parent", nullptr},
+                       {"begin", node.begin},      {"tokens", node.tokens},
+                       {"stored", node.stored},    {"holders", node.holders},
+                       {"hits", node.hits},        {"idle_seconds", rounded(std::max(0.0, view.now - node.last_used))},
                        {"left_out", node.left_out}};
     if (node.parent >= 0) json["parent"] = view.tree.nodes[static_cast<std::size_t>(node.parent)].serial;
     if (reports == CacheReports::kText && text_bytes < kMostTextBytes) {
@@ -60,6 +57,15 @@ JsonArray nodes_json(const engine::View& view, const Model& model, CacheReports 
     nodes.push_back(std::move(json));
   }
   return nodes;
+}
+
+/// What outside of the pool there is. How many blocks lie in Redis nobody knows.
+JsonArray tiers_json(const engine::Snapshot& s) {
+  JsonArray tiers;
+  for (const tier::Counters& c : s.places)
+    tiers.push_back(
+        JsonObject{{"tier", tier::to_string(c.place)}, {"on", c.on}, {"pieces", c.pieces}, {"bytes", c.bytes}});
+  return tiers;
 }
 
 JsonArray requests_json(const engine::View& view, const Model& model, CacheReports reports) {
@@ -117,6 +123,7 @@ std::string frame_json(const engine::View& view, const engine::Snapshot& s, cons
                    {"cached", c.cached},
                    {"shared", c.shared},
                    {"spared", c.spared}}},
+                 {"tiers", tiers_json(s)},
                  {"saved",
                   {{"tokens", s.cached_tokens},
                    {"seconds", rounded(s.saved_seconds)},
