@@ -218,6 +218,22 @@ def _machine(content):
             yield from ("", f"Not run: {', '.join(missing)}.")
 
 
+def _tiers(reports):
+    """A small pool with a disk beside it."""
+    if not reports:
+        return
+    first = reports[0]["tiers"][0]
+    alone = {report["trace"]: next(row["coppice"] for row in report["rows"] if row["budget_percent"] == first["pool_percent"]) for report in reports}
+    yield from ("", f"A pool of {first['pool_percent']} % with a [disk](operations.md#a-second-tier) of {first['disk_percent']} %: what of all prompt tokens was "
+                "found, in the pool and on the disk; and what was written, of all prompt tokens.", "",
+                "| trace | the pool alone | what goes to the disk | found | of it on the disk | written |", "|---|---|---|---|---|---|")
+    for report in reports:
+        for tier in report["tiers"]:
+            rule = "all that is evicted" if tier["all_evicted"] else "what is used twice"
+            yield (f"| {report['trace'].removesuffix('_trace')} | {100 * alone[report['trace']]:.1f} | {rule} | **{100 * tier['cached']:.1f}** | "
+                   f"{100 * tier['loaded']:.1f} | {100 * tier['stored']:.1f} |")
+
+
 def _traces(content):
     found = content["traces"]
     for report in found["reports"]:
@@ -228,6 +244,7 @@ def _traces(content):
     for rows in zip(*(report["rows"] for report in found["reports"])):
         yield f"| {rows[0]['budget_percent']:g} % | " + " | ".join(
             f"{100 * row['lru']:.1f} | **{100 * row['coppice']:.1f}** | {100 * row['optimum']:.1f}" for row in rows) + " |"
+    yield from _tiers([report for report in found["reports"] if "tiers" in report])
     replayed = [row["million_tokens_per_s"] for report in found["reports"] for row in report["rows"]]
     tree = found["tree"]
     yield from ("", f"{content['machine']}; {found['date']}. The cache's own work, on one core: {min(replayed):.0f} to {max(replayed):.0f} M prompt tokens "

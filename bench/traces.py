@@ -25,7 +25,8 @@ def report_of(found):
             key: round(budget[key], 5) for key in ("lru", "coppice", "optimum")} | {
             "closed": closed, "million_tokens_per_s": round(found["tokens"] / budget["processor_seconds"] / 1e6, 1)}
     head = ("trace", "requests", "tokens", "distinct_blocks", "blocks", "infinite")
-    return {key: found[key] for key in head} | {"rows": [row(budget) for budget in found["rows"]]}
+    tiers = [{key: round(value, 5) if isinstance(value, float) else value for key, value in tier.items()} for tier in found["tiers"]]
+    return {key: found[key] for key in head} | {"rows": [row(budget) for budget in found["rows"]], "tiers": tiers}
 
 
 def tree_of(runs):

@@ -20,9 +20,14 @@ namespace {
 
 constexpr int kBlockSize = 32;
 constexpr int kBudgets[] = {1, 2, 5, 10, 25, 50};  // in per cent of the trace's different blocks
+constexpr int kPoolBesideDisk = 2, kDisk = 20;     // likewise
+
+std::int32_t part_of(const Trace& trace, int percent) {
+  return std::max(1, static_cast<std::int32_t>(std::int64_t{trace.distinct} * percent / 100));
+}
 
 nlohmann::ordered_json measure(const Trace& trace, int percent) {
-  const auto budget = std::max(1, static_cast<std::int32_t>(std::int64_t{trace.distinct} * percent / 100));
+  const std::int32_t budget = part_of(trace, percent);
   const Replayed ours = replay(trace, budget, kBlockSize);
   if (ours.refused > 0) {
     throw std::runtime_error(fmt::format("{} requests do not fit into {} blocks", ours.refused, budget));
@@ -38,6 +43,18 @@ nlohmann::ordered_json measure(const Trace& trace, int percent) {
           {"processor_seconds", ours.processor_seconds}};
 }
 
+/// A small pool beside a large disk, with both rules of what goes there.
+nlohmann::ordered_json measure_tier(const Trace& trace, bool all_evicted) {
+  const Replayed got = replay(trace, part_of(trace, kPoolBesideDisk), kBlockSize,
+                              Beside{.budget = part_of(trace, kDisk), .all_evicted = all_evicted});
+  const auto share = [&](std::int64_t tokens) {
+    return static_cast<double>(tokens) / static_cast<double>(got.prompt_tokens);
+  };
+  return {{"pool_percent", kPoolBesideDisk},    {"disk_percent", kDisk},
+          {"all_evicted", all_evicted},         {"cached", share(got.cached_tokens)},
+          {"loaded", share(got.loaded_tokens)}, {"stored", share(got.stored_tokens)}};
+}
+
 void run(const std::string& file) {
   const Trace trace = read_trace(file);
   nlohmann::ordered_json report = {{"trace", std::filesystem::path(file).stem().string()},
@@ -49,6 +66,7 @@ void run(const std::string& file) {
                                                     static_cast<double>(trace.blocks)},
                                    {"rows", nlohmann::ordered_json::array()}};
   for (const int percent : kBudgets) report["rows"].push_back(measure(trace, percent));
+  for (const bool all_evicted : {false, true}) report["tiers"].push_back(measure_tier(trace, all_evicted));
   fmt::print("{}\n", report.dump(1));
 }
 

@@ -129,5 +129,25 @@ TEST(ReplayTest, TheRealCacheServesWhatTheSimulatorSays) {
   EXPECT_EQ(replay(trace, 2, 32).refused, 4) << "all but one fill the pool: no growth and fork block is left";
 }
 
+// A disk with room for all: what the pool evicts is found again, if it goes there.
+TEST(ReplayTest, ASecondTierServesWhatThePoolHasNoRoomFor) {
+  std::vector<std::vector<std::int32_t>> prompts;
+  for (int round = 0; round < 3; ++round) {
+    for (std::int32_t i = 0; i < 6; ++i) prompts.push_back({3 * i, 3 * i + 1, 3 * i + 2});
+  }
+  const Trace trace = make_trace(prompts);
+  EXPECT_EQ(replay(trace, 5, 32).cached_tokens, 0) << "each prompt takes the room of the one before";
+  const Replayed all = replay(trace, 5, 32, Beside{.budget = trace.distinct, .all_evicted = true});
+  EXPECT_EQ(all.refused, 0);
+  EXPECT_GE(all.cached_tokens, 12 * (3 * kTraceBlock - 32) * 9 / 10) << "two rounds, but each prompt's last block";
+  EXPECT_EQ(all.cached_tokens, all.loaded_tokens);
+  EXPECT_LE(all.stored_tokens, std::int64_t{trace.distinct} * kTraceBlock);
+  const Replayed small = replay(trace, 5, 32, Beside{.budget = 5, .all_evicted = true});
+  EXPECT_LT(small.cached_tokens, all.cached_tokens / 2) << "a small disk is as full as the pool";
+  const Replayed twice = replay(trace, 5, 32, Beside{.budget = trace.distinct});
+  EXPECT_GT(twice.cached_tokens, 0) << "the second round is the second use, though the pool had lost the first";
+  EXPECT_LT(twice.cached_tokens, all.cached_tokens) << "which is found in the third";
+}
+
 }  // namespace
 }  // namespace coppice::bench

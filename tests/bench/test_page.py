@@ -225,7 +225,9 @@ class TracesTest(unittest.TestCase):
     def test_a_replay_becomes_a_table(self):
         budget = {"budget_percent": 1, "budget_blocks": 20, "lru": 0.1, "coppice": 0.15, "optimum": 0.3, "processor_seconds": 0.5}
         report = traces.report_of({"trace": "chat", "requests": 1000, "tokens": 2e6, "distinct_blocks": 2000, "blocks": 4000,
-                                   "infinite": 0.4, "rows": [budget, budget | {"optimum": 0.1}]})
+                                   "infinite": 0.4, "rows": [budget, budget | {"optimum": 0.1}], "tiers": [
+                                       {"pool_percent": 1, "disk_percent": 20, "all_evicted": False, "cached": 0.2, "loaded": 0.05, "stored": 0.01},
+                                       {"pool_percent": 1, "disk_percent": 20, "all_evicted": True, "cached": 0.35, "loaded": 0.2, "stored": 0.7}]})
         rates = {"insert_with_eviction": 40e6, "match_32k": 900e6, "other": 1}
         tree = traces.tree_of([{"run_name": f"{name}/{blocks}/x", "aggregate_name": kind, "items_per_second": rate / blocks}
                                for name, rate in rates.items() for blocks in (4, 1) for kind in ("median", "mean")])
@@ -233,6 +235,9 @@ class TracesTest(unittest.TestCase):
         text = "\n".join(page._traces({"machine": "m", "traces": {"date": "d", "reports": [report], "tree": tree}}))
         self.assertIn("`chat`: 1,000 requests, 2.0 M prompt tokens. A cache without end serves **40.0** %.", text)
         self.assertIn("| 1 % | 10.0 | **15.0** | 30.0 |", text)
+        self.assertIn("A pool of 1 % with a [disk](operations.md#a-second-tier) of 20 %", text)
+        self.assertIn("| chat | 15.0 | what is used twice | **20.0** | 5.0 | 1.0 |", text)
+        self.assertIn("| chat | 15.0 | all that is evicted | **35.0** | 20.0 | 70.0 |", text)
         self.assertIn("4 to 4 M prompt tokens a second in the replay", text)
         self.assertIn("With 1 to 4 blocks the tree matches 225 to 900 M tokens a second, and takes in 10 to 40 M.", text)
 
