@@ -2,12 +2,14 @@
 // for all, in random order; then the same with a store in the host's memory, which takes what the pool gives up, and gives it back. All tokens must be those that the host draws from logits of one text alone, but for the few where rounding
 // decides. Arguments: [OPERATIONS]. COPPICE_SEED=n replays a run.
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "cuda/executor_program.h"
@@ -108,6 +110,13 @@ class Load {
     }
     step();
   }
+  /// Until all requests have ended, or for so many steps. With nothing to compute the engine may still wait for the store.
+  void finish(int steps) {
+    for (int i = 0; i < steps && (more || !asked_.empty()); ++i) {
+      step();
+      if (!more && !asked_.empty()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
   void step() {
     more = engine_.step();
     std::erase_if(asked_, [&](auto& entry) {
@@ -191,7 +200,7 @@ int run(int operations, std::uint64_t seed, bool with_store) {
     load.operate();
     if (i % 100 == 0) fault = load.fault();
   }
-  for (int i = 0; i < 5000 && load.more; ++i) load.step();
+  load.finish(5000);
   if (fault.empty()) fault = load.fault();
   const engine::Snapshot s = load.snapshot();
   for (const auto& [message, n] : load.messages) std::printf("       %d requests: %s\n", n, message.c_str());
