@@ -319,6 +319,9 @@ def test_closed_descriptors(tmp_path):
             while not os.path.exists(f"/proc/{process.pid}/fd/{fd}") and time.monotonic() < end:
                 time.sleep(0.02)
             assert re.match(r"/dev/null", os.readlink(f"/proc/{process.pid}/fd/{fd}"))
+        with socket.socket() as probe:  # before it listens, SIGTERM may find no handler
+            while probe.connect_ex(("127.0.0.1", port)) != 0 and time.monotonic() < end:
+                time.sleep(0.02)
     finally:
         process.terminate()
         assert process.wait(TIMEOUT_S) == 0

@@ -5,6 +5,7 @@ import os
 import random
 import signal
 import stat
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -118,16 +119,24 @@ def test_a_revoked_key_takes_its_blocks_along(folder, tmp_path):
         with urllib.request.urlopen(request) as reply:
             return json.load(reply)["stores"].get("disk", {})
 
+    def stored(server) -> int:
+        """How many pieces there are, once no more come; else 0."""
+        n = len(pieces(folder))
+        time.sleep(0.5)
+        return n if disk(server)["pending"] == 0 and len(pieces(folder)) == n else 0
+
     with Coppice("--kv-dir", str(folder), "--kv-dir-bytes", "1GiB", "--kv-dir-free", "0", "--kv-bytes", "400MiB", "--api-keys", str(keys),
                  "--isolate", "keys") as server:
         server.wait(lambda: disk(server).get("on"))
+        counts = [0]
         for key in ("sk-a", "sk-b"):
             cached(server, key)
             assert cached(server, key) > 0
-        n = server.wait(lambda: (n := len(pieces(folder))) >= 12 and disk(server)["pending"] == 0 and n)
+            counts.append(server.wait(lambda: (n := stored(server)) > counts[-1] and n))
+        assert counts[2] == 2 * counts[1]
         keys.write_text("sk-b\n")
         server.process.send_signal(signal.SIGHUP)
-        server.wait(lambda: len(pieces(folder)) == n // 2)
+        server.wait(lambda: len(pieces(folder)) == counts[1])
         end(server)
     keys.write_text("sk-a\nsk-b\n")
     with Coppice("--kv-dir", str(folder), "--kv-dir-bytes", "1GiB", "--kv-dir-free", "0", "--kv-bytes", "400MiB", "--api-keys", str(keys),
