@@ -19,7 +19,7 @@ from pathlib import Path
 from coppice_process import TIMEOUT_S, binary, free_port, model_path
 
 REPO = Path(__file__).parents[2]
-FENCE = re.compile(r"^(?:<!-- not run: (?P<reason>.+) -->\n)?```(?P<language>\w*)\n(?P<text>.*?)^```$", re.M | re.S)
+FENCE = re.compile(r"^(?:<!-- not run: (?P<reason>[^\n]+) -->\n)?```(?P<language>\w*)\n(?P<text>.*?)^```$", re.M | re.S)
 LANGUAGES = ("sh", "python")
 
 # A command that fails ends its block. An HTTP error is a failure. make: the target exists, and so does its script.
