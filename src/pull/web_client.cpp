@@ -43,16 +43,6 @@ constexpr int kMostRedirections = 8;
 constexpr std::uint32_t kMostHead = 64 << 10;  // bytes
 constexpr std::size_t kPiece = 256 << 10;      // bytes of a body, at once
 
-bool is_redirection(unsigned status) {
-  return status == 301 || status == 302 || status == 303 || status == 307 || status == 308;
-}
-
-bool is_address(const std::string& host) {
-  boost::system::error_code error;
-  asio::ip::make_address(host, error);
-  return !error;
-}
-
 std::string small_letters(std::string_view text) {
   std::string result(text);
   for (char& c : result) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
@@ -127,7 +117,7 @@ class WebClient::Exchange {
     asio::ssl::stream<beast::tcp_stream> secure(std::move(stream), client_.tls_->context);
     secure.set_verify_mode(asio::ssl::verify_peer);
     secure.set_verify_callback(asio::ssl::host_name_verification(url_.host));
-    if (!is_address(url_.host)) SSL_set_tlsext_host_name(secure.native_handle(), url_.host.c_str());
+    if (!server::is_address(url_.host)) SSL_set_tlsext_host_name(secure.native_handle(), url_.host.c_str());
     co_await secure.async_handshake(asio::ssl::stream_base::client, asio::use_awaitable);
     co_await talk(secure, secure.next_layer(), std::nullopt, begun, take);
   }
@@ -178,7 +168,7 @@ class WebClient::Exchange {
     reply_.status = parser.get().result_int();
     for (const auto& field : parser.get())
       reply_.fields.insert_or_assign(small_letters(field.name_string()), field.value());
-    const bool taken = !is_redirection(reply_.status) && begun(reply_) && take;
+    const bool taken = !server::is_redirection(reply_.status) && begun(reply_) && take;
     std::vector<char> piece(kPiece);
     while (!parser.is_done()) {
       auto& body = parser.get().body();
@@ -224,7 +214,7 @@ WebReply WebClient::ask(WebRequest request, const std::function<bool(const WebRe
     } catch (const boost::system::system_error& e) {
       throw WebFailure(fmt::format("{} can't be asked: {}.", url.authority(), e.code().message()), true);
     }
-    if (!is_redirection(reply.status)) return reply;
+    if (!server::is_redirection(reply.status)) return reply;
     const auto next = server::redirected(url, reply.field("location"));
     if (!request.leaves_host && (!next || !same_server(*next, url))) return reply;
     if (!next || (url.tls && !next->tls))

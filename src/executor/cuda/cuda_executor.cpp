@@ -84,7 +84,10 @@ class CudaExecutor final : public Executor {
     for (int g = 0; g < limits_.n_groups; ++g) limits_.outside_bytes.push_back(info_.outside_bytes(g));
     look_at_memory();
   }
-  ~CudaExecutor() override { cudaDeviceSynchronize(); }
+  ~CudaExecutor() override {
+    cudaSetDevice(gpu_.number());  // the thread may have had another one in hand
+    cudaDeviceSynchronize();
+  }
 
   bool know_memory(std::span<std::byte> memory) override {
     if (cudaSetDevice(gpu_.number()) != cudaSuccess) return false;

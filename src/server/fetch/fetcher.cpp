@@ -49,16 +49,6 @@ struct Refusal : std::runtime_error {
 constexpr std::uint32_t kMostHead = 64 << 10;  // bytes
 constexpr const char* kTooLong = "took too long to come";
 
-bool is_redirection(unsigned status) {
-  return status == 301 || status == 302 || status == 303 || status == 307 || status == 308;
-}
-
-bool is_address(const std::string& host) {
-  boost::system::error_code error;
-  asio::ip::make_address(host, error);
-  return !error;
-}
-
 }  // namespace
 
 struct Fetcher::Tls {

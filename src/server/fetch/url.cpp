@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <boost/asio/ip/address.hpp>
 #include <charconv>
 
 namespace coppice::server {
@@ -73,6 +74,16 @@ std::optional<Url> parse_url(std::string_view text) {
   const auto [last, error] = std::from_chars(port.data(), port.data() + port.size(), url.port);
   if (error != std::errc() || last != port.data() + port.size() || url.port == 0) return std::nullopt;
   return url;
+}
+
+bool is_address(const std::string& host) {
+  boost::system::error_code error;
+  boost::asio::ip::make_address(host, error);
+  return !error;
+}
+
+bool is_redirection(unsigned status) {
+  return status == 301 || status == 302 || status == 303 || status == 307 || status == 308;
 }
 
 std::optional<Url> redirected(const Url& from, std::string_view location) {
