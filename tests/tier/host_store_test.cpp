@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <future>
+#include <memory>
 #include <optional>
 #include <thread>
 #include <vector>
@@ -38,18 +39,18 @@ class HostStoreTest : public testing::Test {
     while (store_->counters().pending > 0) std::this_thread::yield();
   }
   bool holds(const Name& name) {
-    std::promise<bool> held;
-    store_->find({name}, [&](const std::vector<bool>& found) { held.set_value(found[0]); });
-    return held.get_future().get();
+    const auto held = std::make_shared<std::promise<bool>>();  // the store's thread may have it for longer
+    store_->find({name}, [held](const std::vector<bool>& found) { held->set_value(found[0]); });
+    return held->get_future().get();
   }
   /// The piece; none: a miss. sound: what is told to the store.
   Buffer load(const Name& name, bool sound = true) {
-    std::promise<Buffer> came;
-    store_->load(name, loads_.take(), [&](Buffer got) {
-      came.set_value(std::move(got));
+    const auto came = std::make_shared<std::promise<Buffer>>();
+    store_->load(name, loads_.take(), [came, sound](Buffer got) {
+      came->set_value(std::move(got));
       return sound;
     });
-    return came.get_future().get();
+    return came->get_future().get();
   }
 
   Buffers buffers_{8, 1000}, loads_{2, 1000};
