@@ -197,7 +197,7 @@ TEST_P(TiersRandom, EveryStreamIsRight) {
   const std::int64_t of_all = operations_wanted(kOperations) / 4, least = operations_wanted(kOperations) / 2000;
   Transitions met;
   std::int64_t operations = 0;
-  for (std::uint64_t round = 0; operations < of_all || (!all_met(met, least) && operations < 20 * of_all); ++round) {
+  for (std::uint64_t round = 0; operations < of_all || (!all_met(met, least) && operations < 40 * of_all); ++round) {
     SCOPED_TRACE("round " + std::to_string(round));
     std::mt19937_64 random(seed + round * 1000);
     const auto contents = std::make_shared<Contents>();

@@ -235,14 +235,20 @@ asio::awaitable<void> WorkQueue::run(std::string key, std::size_t bytes, std::fu
   const auto io = asio::make_work_guard(*of_io);
   SurePost post;  // the worker must not fail, and the caller is to be told
   const auto begin = [&](auto resume) {
-    if (auto slot = asio::get_associated_cancellation_slot(resume); slot.is_connected())
+    auto slot = asio::get_associated_cancellation_slot(resume);
+    if (slot.is_connected())
       slot.assign([&cancelled](asio::cancellation_type) { cancelled = true; });  // cleared when the caller is resumed
-    Step one = [&turn, &post, &context = io.get_executor().context(), resume = std::move(resume)]() mutable {
-      const bool done = turn();
-      if (done) post(context, [resume = std::move(resume)]() mutable { std::move(resume)(); });
-      return done;
-    };
-    push(key, bytes, std::move(one), &cancelled);
+    try {
+      Step one = [&turn, &post, &context = io.get_executor().context(), resume = std::move(resume)]() mutable {
+        const bool done = turn();
+        if (done) post(context, [resume = std::move(resume)]() mutable { std::move(resume)(); });
+        return done;
+      };
+      push(key, bytes, std::move(one), &cancelled);
+    } catch (...) {  // no memory: `resume` is gone, and soon this frame is, too
+      if (slot.is_connected()) slot.clear();
+      throw;
+    }
   };
   co_await asio::async_initiate<const asio::use_awaitable_t<>, void()>(begin, asio::use_awaitable);
   if (failure && cancelled) throw boost::system::system_error(asio::error::operation_aborted);
