@@ -13,7 +13,7 @@ import pytest
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 BUILD = Path(os.environ["COPPICE_BUILD"])
 LOCK = re.compile(r"^ *(const )?check::Lock lock\(.*\);$")
-WRONG = "check::Mutex other; check::Lock lock(other);"
+WRONG = "check::Mutex none_of_these; check::Lock lock(none_of_these);"
 WARNING = re.compile(r":(\d+):\d+: error: .*\[-Werror,-Wthread-safety-")
 
 
