@@ -86,7 +86,7 @@ class WebClient::Exchange {
   WebReply run(const Begun& begun, const Take& take) {
     asio::io_context io(1);
     std::exception_ptr failure;
-    asio::co_spawn(io, exchange(begun, take), [&](std::exception_ptr thrown) { failure = thrown; });
+    asio::co_spawn(io, exchange(begun, take), [&](const std::exception_ptr& thrown) { failure = thrown; });
     io.run();
     if (failure) std::rethrow_exception(failure);
     return std::move(reply_);
@@ -200,7 +200,7 @@ WebClient::WebClient(Variables variables, double idle_seconds)
 
 WebClient::~WebClient() = default;
 
-WebReply WebClient::ask(WebRequest request, const std::function<bool(const WebReply&)>& begun,
+WebReply WebClient::ask(const WebRequest& request, const std::function<bool(const WebReply&)>& begun,
                         const std::function<void(std::span<const char>)>& take) {
   const Url first = request.url;
   Url url = request.url;

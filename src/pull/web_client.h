@@ -62,7 +62,7 @@ class WebClient {
 
   /// Of an answer that is no redirection: `begun` sees its head; if it returns true, `take` gets the body. Throws WebFailure.
   WebReply ask(
-      WebRequest request,
+      const WebRequest& request,
       const std::function<bool(const WebReply& head)>& begun = [](const WebReply&) { return false; },
       const std::function<void(std::span<const char>)>& take = {});
 
