@@ -20,8 +20,7 @@ def hostile(tmp_path, *options):
     (("--plant", "stall", "--seconds", "3"), "a short chat took"),
     (("--budget-mib", "-100000", "--seconds", "1"), "too much memory"),
     (("--plant", "bodies", "--seconds", "40"), "too much memory"),
-    # With this seed a long prompt comes within seconds.
-    (("--plant", "steps", "--judge", "--seconds", "40", "--seed", "3"), "a short chat took|the 99th percentile"),
+    (("--plant", "steps", "--judge", "--seconds", "40"), "a short chat took|the 99th percentile"),
 ])
 def test_a_planted_fault_is_found(tmp_path, options, finding):
     status, output = hostile(tmp_path, *options)
