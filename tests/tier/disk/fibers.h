@@ -2,9 +2,10 @@
 // repeated to the last step.
 #pragma once
 
+#include <semaphore.h>
+
 #include <functional>
 #include <memory>
-#include <semaphore>
 #include <thread>
 #include <vector>
 
@@ -14,7 +15,8 @@ namespace coppice::test {
 
 class Fibers {
  public:
-  Fibers() = default;
+  /// Keeps the calling thread, and so the fibers, on one processor: a handover to another one takes longer than most steps.
+  Fibers();
   ~Fibers();  ///< REQUIRES: all have ended
   Fibers(const Fibers&) = delete;
   Fibers& operator=(const Fibers&) = delete;
@@ -28,16 +30,32 @@ class Fibers {
   void give_way();
 
  private:
+  /// POSIX's, since libstdc++'s looks many times and gives its processor away between, which beside other programs takes most of the time.
+  class Semaphore {
+   public:
+    Semaphore();
+    ~Semaphore() { sem_destroy(&semaphore_); }
+    Semaphore(const Semaphore&) = delete;
+    Semaphore& operator=(const Semaphore&) = delete;
+
+    void release();
+    void acquire();
+    bool acquire_within(int seconds);
+
+   private:
+    sem_t semaphore_;
+  };
+
   struct Fiber {
     std::function<void()> body;
-    std::binary_semaphore go{0};
+    Semaphore go;
     bool ended = false;
     std::thread thread;
   };
 
   std::vector<std::unique_ptr<Fiber> > fibers_;
   Fiber* running_ = nullptr;
-  std::binary_semaphore back_{0};
+  Semaphore back_;
 };
 
 }  // namespace coppice::test
