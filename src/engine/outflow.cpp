@@ -33,7 +33,7 @@ void Outflow::keep(kv::SeqId seq, std::int32_t len) {
     const kv::BlockId id = full_group[static_cast<std::size_t>(b)];
     const bool all = b >= window;
     const auto digest = all || !cache_.stored(id) ? storables.digest_of(id) : std::nullopt;
-    if (digest) worth_.push_back({id, *digest, all});
+    if (digest) worth_.push_back({.block = id, .digest = *digest, .all = all});
   }
 }
 
@@ -41,7 +41,7 @@ void Outflow::keep_all() {
   if (config_.store == nullptr || !config_.lasting) return;
   worth_.clear();
   for (const kv::BlockId id : cache_.storables().hottest())
-    worth_.push_back({id, *cache_.storables().digest_of(id), true});
+    worth_.push_back({.block = id, .digest = *cache_.storables().digest_of(id), .all = true});
 }
 
 void Outflow::evicted(const kv::Storable& one) noexcept {
@@ -95,7 +95,9 @@ bool Outflow::store_next(std::vector<Leaving>& to) {
     });
   for (const kv::Storable& one : found) {
     all_left = all_left && leave(one, to, true);
-    if (all_left) credit_ -= static_cast<double>(to.back().buffer.size());
+    if (!all_left) break;
+    credit_ -= static_cast<double>(to.back().buffer.size());
+    worth_.front().begun = true;
   }
   if (all_left) worth_.pop_front();
   return all_left;
@@ -149,6 +151,8 @@ void Outflow::stored(std::uint64_t step, double seconds) {
     }
     ++figures_.refused;
     give_up(each);
+    // The rest of it is of no use alone; and a store that takes nothing would be offered its first part for ever.
+    if (each.cached && !worth_.empty() && worth_.front().begun) worth_.pop_front();
   }
 }
 

@@ -60,7 +60,8 @@ class Outflow {
   struct Worth {
     kv::BlockId block = kv::kNullBlock;
     kv::Digest digest{};
-    bool all = false;  ///< other groups and the state, too
+    bool all = false;    ///< other groups and the state, too
+    bool begun = false;  ///< a part of it has left, the rest waits for buffers
   };
   struct Leaving {
     tier::Name name;

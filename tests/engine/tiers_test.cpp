@@ -363,6 +363,18 @@ TEST_P(Tiers, FewBuffersAreEnough) {
   EXPECT_EQ(h.result(id).usage.loaded_tokens, 96);
 }
 
+TEST_P(Tiers, AStoreThatTakesNothingIsOfferedABlockOnce) {
+  Harness h(config());
+  h.attach(store({.drops = 100}), 1, /*n_buffers=*/1);  // fewer than a block has groups
+  for (int i = 0; i < 2; ++i) {
+    h.submit({.prompt = prompt_, .max_tokens = 3});
+    h.finish();
+  }
+  for (int i = 0; i < 1000 && !h.snapshot().settled; ++i) h.step();
+  EXPECT_TRUE(h.snapshot().settled);
+  EXPECT_GT(h.snapshot().tiers.refused, 0);
+}
+
 // By the test's clock each piece takes a millisecond; by the machine's a prompt is computed in much less.
 TEST_P(Tiers, ASlowStoreLosesToAFastModel) {
   serve(prompt_);
