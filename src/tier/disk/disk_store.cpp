@@ -12,7 +12,7 @@ namespace coppice::tier {
 namespace {
 
 constexpr std::chrono::seconds kTidyEvery{1}, kOpenEvery{5};
-constexpr int kNicer = 10;
+constexpr int kNicer = 19;
 
 }  // namespace
 

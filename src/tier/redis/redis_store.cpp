@@ -12,7 +12,7 @@ namespace coppice::tier {
 
 namespace {
 
-constexpr int kNicer = 10;
+constexpr int kNicer = 19;
 constexpr std::size_t kNamesAtOnce = 512, kBytesInFlight = 8 << 20;
 constexpr std::chrono::seconds kProbeEvery{1};
 constexpr std::string_view kPrefix = "coppice:";
