@@ -98,8 +98,12 @@ void FakeRedis::serve(int socket) {
       }
       std::string reply = answer(command, greeted);
       const int most = cut_after;
-      const bool cut = most >= 0 && reply.starts_with('$') && reply.size() > 100;
+      bool cut = most >= 0 && reply.starts_with('$') && reply.size() > 100;
       if (cut) reply.resize(std::min(reply.size() - 1, static_cast<std::size_t>(most)));
+      if (meddle && command[0] != "AUTH" && command[0] != "SELECT" && command[0] != "INFO") {
+        const std::lock_guard lock(mutex_);
+        cut = meddle(reply);
+      }
       ::send(socket, reply.data(), reply.size(), MSG_NOSIGNAL);
       if (cut) break;
     }
