@@ -2,7 +2,7 @@
 # so that a laptop and CI run the same. ARGS are passed on:  make serve ARGS="--port 9000 --max-batch 8"
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo demo-restart serve test asan tsan libcxx neon cuda bench-cuda bench fuzz bench-traces bench-structured bench-tools peer-tests page agents clients package soak hostile bench-quality bench-perplexity bench-hybrids bare everything format check-format lint clean
+.PHONY: help deps build demo demo-restart serve test asan tsan libcxx neon cuda bench-cuda bench fuzz bench-traces bench-structured bench-tools peer-tests page agents clients package wheel soak hostile bench-quality bench-perplexity bench-hybrids bare everything format check-format lint clean
 
 help:          ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s  %s\n", $$1, $$2}' Makefile
@@ -42,6 +42,9 @@ clients:       ## Libraries, lm-eval and load generators from PyPI against coppi
 
 package:       ## Build a .deb for any x86-64 machine and test it in a bare Debian, 15 minutes at first; only build: ARGS="--build"
 	@scripts/package.sh $(ARGS)
+
+wheel:         ## Build a wheel and a tarball for any Linux with glibc 2.28 (x86-64) and test them in bare Debians 11 to 13; only build: ARGS="--build"
+	@scripts/wheel.sh $(ARGS)
 
 soak:          ## All kinds of load at once, MINUTES=60, and what must hold at the end; again: ARGS="--seed N"
 	@scripts/soak.sh --minutes $(or $(MINUTES),60) $(ARGS)
@@ -104,4 +107,4 @@ lint:          ## Look for faults in changed C++ files, and for arrows upward; a
 	@scripts/lint.sh $(ARGS)
 
 clean:         ## Delete the build folders (the cache folder stays)
-	@rm -rf build build-asan build-bare build-package build-tsan build-fuzz
+	@rm -rf build build-asan build-bare build-package build-wheel build-tsan build-fuzz

@@ -1,4 +1,4 @@
-"""A bare Debian 12 in a folder, and commands in it. Needs root. Commands there see this machine's network (its mirrors, proxies and
+"""A bare Debian (12, or another) in a folder, and commands in it. Needs root. Commands there see this machine's network (its mirrors, proxies and
 certificates, too), and nothing else of it but what is mounted for them."""
 
 import argparse
@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 CONTAINERFILE = Path(__file__).resolve().parents[1] / "packaging" / "Containerfile"
@@ -33,14 +34,15 @@ def mirrors() -> dict[str, str]:
     return found
 
 
-def make_bare(folder: Path) -> Path:
-    """What debootstrap brings, without recommendations; made once, as it takes a minute."""
+def make_bare(folder: Path, release="bookworm", packages: Sequence[str] = ()) -> Path:
+    """What debootstrap brings, without recommendations, and packages; made once, as it takes a minute."""
     done = folder / ".complete"
     if not done.exists():
         shutil.rmtree(folder, ignore_errors=True)
         folder.parent.mkdir(parents=True, exist_ok=True)
         mirror = [mirrors()["bookworm"]] if "bookworm" in mirrors() else []
-        subprocess.run(["debootstrap", "--variant=minbase", "bookworm", folder, *mirror], check=True, stdout=subprocess.DEVNULL)
+        more = [f"--include={','.join(packages)}"] if packages else []
+        subprocess.run(["debootstrap", "--variant=minbase", *more, release, folder, *mirror], check=True, stdout=subprocess.DEVNULL)
         done.touch()
     return folder
 
@@ -57,6 +59,7 @@ class BareDebian:
         self.environment = {}
         self.mounts = {}  # a path there -> a folder of this machine
         self.user = "0:0"
+        self.alone = False  # commands have no network but 127.0.0.1, which nobody else reaches
         self.entry = []
         shutil.rmtree(folder, ignore_errors=True)
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -68,7 +71,8 @@ class BareDebian:
         for file in ("/etc/resolv.conf", "/etc/pip.conf"):
             if Path(file).exists():
                 shutil.copy(file, f"{self.root}{file}")
-        if found := mirrors():
+        release = re.search(r"^VERSION_CODENAME=(\w+)", (self.root / "etc/os-release").read_text(), re.M).group(1)
+        if (found := mirrors()) and release == "bookworm":
             (self.root / "etc/apt/sources.list").write_text("".join(f"deb {found[suite]} {suite} main\n" for suite in SUITES if suite in found))
             settings = subprocess.run(["apt-config", "dump"], capture_output=True, text=True, check=True).stdout
             wanted = re.findall(r"^Acquire::(?:https?|Check-[\w-]+|Retries)\b.*$", settings, re.M)
@@ -81,12 +85,13 @@ class BareDebian:
     def command(self, *words: str) -> list[str]:
         """Runs it in namespaces of its own, so that nothing stays mounted."""
         root = shlex.quote(str(self.root))
-        steps = [f"mount -t proc proc {root}/proc", f"mount --rbind /sys {root}/sys",
-                 f"mount -t devpts -o newinstance,ptmxmode=0666,mode=620 devpts {root}/dev/pts"]
+        steps = ["ip link set lo up"] if self.alone else []
+        steps += [f"mount -t proc proc {root}/proc", f"mount --rbind /sys {root}/sys",
+                  f"mount -t devpts -o newinstance,ptmxmode=0666,mode=620 devpts {root}/dev/pts"]
         for inner, outer in self.mounts.items():
             Path(f"{self.root}{inner}").mkdir(parents=True, exist_ok=True)
             steps.append(f"mount --bind {shlex.quote(str(outer))} {root}{shlex.quote(inner)}")
-        return ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-ec", "; ".join([*steps, 'exec "$@"']), "sh", "chroot",
+        return ["unshare", "--mount", "--pid", "--fork", "--kill-child", *(["--net"] if self.alone else []), "sh", "-ec", "; ".join([*steps, 'exec "$@"']), "sh", "chroot",
                 f"--userspec={self.user}", str(self.root), "env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin",
                 *(f"{name}={value}" for name, value in self.environment.items()), *words]
 

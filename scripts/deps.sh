@@ -3,6 +3,7 @@
 # deps.sh          what coppice links
 # deps.sh peers    also llama-server, llama-bench and llama-batched-bench, for the benchmarks
 # deps.sh package  in place of llama.cpp's libraries for this CPU those that the package has
+# deps.sh wheel    the same, linked for any glibc from 2.28 on
 source "$(dirname "$0")/lib.sh"
 "$repo/scripts/packages.sh"
 
@@ -101,6 +102,11 @@ targets=(llama-common mtmd)
 if [[ $what == package ]]; then
   build=$(llama_build_dir portable)
   build_options=(-DCOPPICE_PORTABLE=ON)
+elif [[ $what == wheel ]]; then
+  old_libc=$("$repo/scripts/old_libc.sh")
+  build=$(llama_build_dir "${old_libc##*/}")
+  # Compiled as for the package, but in a folder of its own, as ninja knows no second link of one file.
+  build_options=(-DCOPPICE_PORTABLE=ON "-DCMAKE_SHARED_LINKER_FLAGS=$(old_libc_flags "$old_libc")" "-DCMAKE_MODULE_LINKER_FLAGS=$(old_libc_flags "$old_libc")")
 fi
 stamp="$build/.built-$what"
 if [[ ! -e $stamp ]]; then

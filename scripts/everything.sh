@@ -33,6 +33,7 @@ soak             |                                  |                           
 hostile          |                                  |                                            | make hostile ARGS="--seconds 60"
 bare             |                                  |                                            |
 package          | ((EUID == 0))                    | root, for a bare Debian                    |
+wheel            | ((EUID == 0))                    | root, for bare Debians                     |
 agents           |                                  |                                            |
 clients          |                                  |                                            | make clients ARGS="--load-seconds 20"
 peer-tests       |                                  |                                            |
@@ -84,7 +85,7 @@ serve_once() {
 clean_a_clone() {
   local clone status=0
   clone=$(mktemp -d)
-  git clone -q "$repo" "$clone" && mkdir "$clone"/build{,-asan,-bare,-fuzz,-package,-tsan} && make -C "$clone" clean || status=1
+  git clone -q "$repo" "$clone" && mkdir "$clone"/build{,-asan,-bare,-fuzz,-package,-tsan,-wheel} && make -C "$clone" clean || status=1
   ! compgen -G "$clone/build*" || status=1
   rm -rf "$clone"
   return "$status"

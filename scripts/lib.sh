@@ -104,13 +104,15 @@ cpu_key() {
 }
 
 # The folders of foreign archives: one for each version, recipe and compiler, and for each CPU where they are built for it.
-# llama_build_dir portable: for any CPU, as the package has it. REQUIRES: packages.sh has run, so that there is a compiler.
+# llama_build_dir portable: for any CPU, as the package has it; llama_build_dir old-libc-KEY: also for any glibc from 2.28 on. REQUIRES: packages.sh has run, so that there is a compiler.
 recipe_key() {
   local compiler
   compiler=$(clang++-19 --version 2>&1) || die "The compiler clang++-19 is missing or broken: $compiler"
   { cat "$repo/cmake/$1"/*; head -n 1 <<<"$compiler"; } | sha256sum | cut -c1-8
 }
 llama_build_dir() { echo "$cache/llama-$llama_version-$(recipe_key llama)-${1:-$(cpu_key)}"; }
+# What links with a folder that scripts/old_libc.sh made.
+old_libc_flags() { echo "-fuse-ld=lld -B$1/lib -L$1/lib -static-libgcc -Wl,--no-undefined"; }
 xgrammar_build_dir() { echo "$xgrammar_sources-$(recipe_key xgrammar)"; }
 
 # build_foreign RECIPE FOLDER WHAT SOURCES FLAGS TARGET...: compiles targets of cmake/RECIPE (SOURCES: its option for them) into
@@ -121,6 +123,8 @@ build_foreign() {
   shift 5
   jobs=$(jobs)
   say "Building $what on $jobs cores (into $build)"
+  # What another folder of the cache has compiled with the same options is not compiled again: ccache sees paths as they are from there.
+  local -x CCACHE_BASEDIR=$cache
   # The cache folder outlives a checkout and serves several: the recipe, which the folder's name tells, is copied there.
   if [[ ! -e $build/build.ninja ]]; then
     mkdir -p "$build/recipe"

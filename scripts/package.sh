@@ -26,26 +26,7 @@ fi
 "$repo/scripts/build.sh" package coppice
 build="$repo/build-package"
 
-# The licences of what is inside, as their owners wrote them.
-llama="$cache/llama.cpp-$llama_version"
-part() { printf '\n\n%s\n%s\n\n' "$1" "----------------------------------------"; }
-licences() {
-  printf 'coppice, and what it contains of others, with their licences.\n'
-  part coppice && cat "$repo/LICENSE"
-  part "llama.cpp, with ggml" && cat "$llama/LICENSE"
-  part "JSON for Modern C++, in llama.cpp" && cat "$llama/licenses/LICENSE-jsonhpp"
-  part "cpp-httplib, in llama.cpp" && cat "$llama/vendor/cpp-httplib/LICENSE"
-  part XGrammar && cat "$xgrammar_sources"/{LICENSE,NOTICE}
-  part "DLPack, in XGrammar" && cat "$xgrammar_sources/3rdparty/dlpack/LICENSE"
-  part "PicoJSON, in XGrammar" && sed '/\*\//q' "$xgrammar_sources/3rdparty/picojson/picojson.h"  # the comment at its head
-  part CLI11 && cat /usr/share/doc/libcli11-dev/copyright
-  part Highway && cat /usr/share/doc/libhwy-dev/copyright
-  part "marked, in the page" && cat /usr/share/doc/libjs-marked/copyright
-  # Debian lists each of Boost's files, two megabytes of it: only the licence that they have in common.
-  part Boost && awk '/^License: BSL-1.0$/ {text = ""; on = 1} /^$/ {on = 0} on {text = text $0 "\n"} END {printf "%s", text}' \
-    /usr/share/doc/libboost1.81-dev/copyright
-}
-licences >"$build/copyright"
+"$repo/scripts/licences.sh" >"$build/copyright"
 
 rm -f "$build"/coppice*.deb
 (cd "$build" && logged "packing" "$build/cpack.log" cpack --config CPackConfig.cmake) ||

@@ -1,0 +1,3 @@
+from coppice import main
+
+main()

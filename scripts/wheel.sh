@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# wheel.sh            builds the wheel and the tarball, build-wheel/coppice-VERSION-…, and tests them in bare Debians 11 to 13 (as root)
+# wheel.sh --build    only builds them
+# Further arguments go to pytest.
+source "$(dirname "$0")/lib.sh"
+
+only_build=
+if [[ ${1:-} == --build ]]; then
+  only_build=1
+  shift
+fi
+build="$repo/build-wheel"
+"$repo/scripts/build.sh" wheel coppice
+"$repo/scripts/licences.sh" --wheel >"$build/copyright"
+
+# The package's tree, in which the program's own kernels and ggml's are for any x86-64 machine.
+rm -rf "$build/root" "$build"/coppice-*.{whl,tar.gz}
+DESTDIR="$build/root" logged "installing" "$build/install.log" cmake --install "$build" --strip || die "The program could not be installed (log: $build/install.log)."
+version=$(sed -nE 's/^project\(coppice VERSION ([0-9.]+) .*/\1/p' "$repo/CMakeLists.txt")
+python3 "$repo/packaging/wheel/pack.py" --version "$version" --tree "$build/root/usr" --licences "$build/copyright" --out "$build" >/dev/null ||
+  die "The wheel could not be packed."
+for file in "$build"/coppice-*.{whl,tar.gz}; do
+  say "$(basename "$file"): $(awk -v n="$(stat -c %s "$file")" 'BEGIN {printf "%.1f", n / 1e6}') MB"
+done
+[[ -z $only_build ]] || exit 0
+
+((EUID == 0)) || die "The wheel is built. Its test makes bare Debians in a folder, and needs root for that."
+"$repo/scripts/packages.sh" debootstrap iproute2 qemu-user-static
+"$repo/scripts/build.sh" release coppice
+python_env venv tests/e2e/requirements.txt "the test clients"
+python_env auditwheel packaging/wheel/requirements.txt "auditwheel"
+COPPICE_WHEEL=$(echo "$build"/coppice-*.whl) COPPICE_TARBALL=$(echo "$build"/coppice-*.tar.gz) COPPICE_BARE="$build/bare" COPPICE_DEBIANS="$cache/bare" \
+  COPPICE_BINARY="$repo/build/coppice" COPPICE_MODEL="$pinned_model" COPPICE_AUDITWHEEL="$repo/build/auditwheel/bin/auditwheel" PYTHONDONTWRITEBYTECODE=1 \
+  "$repo/build/venv/bin/python" -m pytest -q -p no:cacheprovider "$repo/tests/wheel" "$@" || die "The wheel's tests failed: see above."

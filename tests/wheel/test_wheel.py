@@ -1,0 +1,169 @@
+"""The wheel and the tarball: what they want of a system, and that they install and serve in bare Debians, as a user without a network."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from bare_debian import BareDebian, make_bare
+from coppice_process import Coppice
+
+WHEEL = Path(os.environ["COPPICE_WHEEL"])
+TARBALL = Path(os.environ["COPPICE_TARBALL"])
+BARE = Path(os.environ["COPPICE_BARE"])  # a folder for the machines
+DEBIANS = Path(os.environ["COPPICE_DEBIANS"])  # where pristine ones lie; made when they are missing
+MODEL = Path(os.environ["COPPICE_MODEL"])
+VERSION = WHEEL.name.split("-")[1]
+C_LIBRARY = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1", "ld-linux-x86-64.so.2"}
+CHAT = {"messages": [{"role": "user", "content": "What is the capital of France?"}], "max_tokens": 12, "temperature": 0}
+SERVE = f"""
+import json, sys
+sys.path.append("/home/user")
+from coppice_process import Coppice
+with Coppice("--kv-bytes", "64MiB", "--threads", "2", model="/models/{MODEL.name}") as server:
+    answer = server.post("/v1/chat/completions", {CHAT})
+    assert server.end() == 0, server.log.read_text()
+print("ANSWER", json.dumps(answer))
+"""
+
+
+@pytest.fixture(scope="session")
+def unpacked(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wheel")
+    with zipfile.ZipFile(WHEEL) as wheel:
+        wheel.extractall(folder)
+    return folder
+
+
+def programs(folder: Path) -> list[Path]:
+    return [file for file in folder.rglob("*") if file.is_file() and file.read_bytes()[:4] == b"\x7fELF"]
+
+
+def readelf(option: str, file: Path) -> str:
+    return subprocess.run(["readelf", "-W", option, file], capture_output=True, text=True, check=True).stdout
+
+
+def test_it_wants_nothing_but_an_old_c_library(unpacked):
+    files = programs(unpacked)
+    assert len(files) > 15  # the program, llama.cpp's libraries, ggml's kernels for each kind of CPU
+    own = {file.name for file in files}
+    for file in files:
+        wanted = set(re.findall(r"\(NEEDED\).*\[(.*)\]", readelf("-d", file)))
+        assert wanted <= C_LIBRARY | own, file.name
+        versions = set(re.findall(r"Name: (\w+_[0-9.]+)", readelf("-V", file)))
+        assert all(name.startswith("GLIBC_") and tuple(map(int, name[6:].split("."))) <= (2, 28) for name in versions), (file.name, versions)
+
+
+def test_auditwheel_agrees():
+    done = subprocess.run([os.environ["COPPICE_AUDITWHEEL"], "show", WHEEL], capture_output=True, text=True, check=False)
+    said = " ".join(done.stdout.split())
+    assert done.returncode == 0, done.stderr
+    tag = re.search(r'consistent with the following platform tag: "manylinux_2_(\d+)_x86_64"', said)
+    assert tag and int(tag.group(1)) <= 28, said
+
+
+def test_it_is_small():
+    assert WHEEL.stat().st_size < 40e6 and TARBALL.stat().st_size < 40e6
+
+
+def test_the_tarball_has_the_same_files(unpacked):
+    with tarfile.open(TARBALL) as tar:
+        packed = {entry.name.split("/", 1)[1]: tar.extractfile(entry).read() for entry in tar}
+    for file in programs(unpacked):
+        assert packed[str(file.relative_to(unpacked / "coppice"))] == file.read_bytes()
+    assert "share/man/man1/coppice.1.gz" in packed and b"OpenSSL" in packed["share/doc/coppice/copyright"]
+
+
+class Machine(BareDebian):
+    """A bare Debian with Python, in which a user has the wheel in an environment and the tarball beside. The libraries that programs in C++ want
+    are taken away."""
+
+    def __init__(self, release: str):
+        super().__init__(make_bare(DEBIANS / f"{release}-python", release, ["python3-venv"]), BARE / release)
+        home = self.root / "home/user"
+        home.mkdir(parents=True)
+        for file in (WHEEL, TARBALL, Path(sys.modules["coppice_process"].__file__)):
+            shutil.copy(file, home)
+        (home / "serve.py").write_text(SERVE)
+        (self.root / "models").mkdir()
+        shutil.copy(MODEL, self.root / "models")
+        for pattern in ("libstdc++*", "libgcc_s*"):
+            for file in self.root.glob(f"usr/lib/x86_64-linux-gnu/{pattern}"):
+                file.unlink()
+        subprocess.run(["chown", "-R", "1000:1000", home], check=True)
+        self.user, self.alone = "1000:1000", True
+        self.environment = {"HOME": "/home/user", "LANG": "C.UTF-8"}
+        self.run("sh", "-c", f"cd && python3 -m venv env && env/bin/pip install -q --no-index ./{WHEEL.name} && tar -xzf {TARBALL.name}")
+
+    def serve(self, program: str) -> dict:
+        self.environment["COPPICE_BINARY"] = program
+        said = self.run("python3", "/home/user/serve.py")
+        return json.loads(re.search(r"^ANSWER (.*)$", said, re.M).group(1))
+
+
+FROM_WHEEL = "/home/user/env/bin/coppice"
+FROM_TARBALL = f"/home/user/{TARBALL.name.removesuffix('.tar.gz')}/bin/coppice"
+
+
+@pytest.fixture(scope="module", params=["bullseye", "bookworm", "trixie"])
+def machine(request):
+    made = Machine(request.param)
+    yield made
+    shutil.rmtree(made.root)
+
+
+@pytest.fixture(scope="session")
+def expected():
+    """The same answer by the build for this machine's own CPU."""
+    with Coppice("--kv-bytes", "64MiB", "--threads", "2") as server:
+        text = server.post("/v1/chat/completions", CHAT)["choices"][0]["message"]["content"]
+    assert text
+    return text
+
+
+def test_it_starts(machine):
+    own = subprocess.run([os.environ["COPPICE_BINARY"], "--version"], capture_output=True, text=True, check=True).stdout
+    kernels = re.search(r"^kernels: \S+", own, re.M).group(0)
+    for words in ([FROM_WHEEL], ["/home/user/env/bin/python", "-m", "coppice"], [FROM_TARBALL]):
+        said = machine.run(*words, "--version")
+        assert f"coppice {VERSION}," in said and kernels in said  # the native build's choice of kernels
+
+
+def test_it_describes_a_model(machine):
+    assert "SmolLM2" in machine.run(FROM_WHEEL, "models", f"/models/{MODEL.name}")
+
+
+def test_without_a_model_it_says_how_to_get_one(machine):
+    for command in ("serve", "demo"):
+        assert "coppice pull" in machine.run(FROM_WHEEL, command, ok=False)
+
+
+@pytest.mark.parametrize("program", [FROM_WHEEL, FROM_TARBALL], ids=["wheel", "tarball"])
+def test_it_serves(machine, expected, program):
+    answer = machine.serve(program)
+    assert answer["choices"][0]["message"]["content"] == expected
+
+
+def test_it_shows_the_demo(machine):
+    said = machine.run(FROM_WHEEL, "demo", f"/models/{MODEL.name}", "--threads", "2")
+    assert re.search(r"tokens computed .* fewer", said), said
+
+
+def test_python_passes_on_arguments_and_status(machine):
+    done = subprocess.run(machine.command(FROM_WHEEL, "serve", "/models/none of these.gguf"), capture_output=True, text=True, check=False)
+    assert done.returncode not in (0, 126, 127) and "none of these.gguf" in done.stderr
+
+
+def test_it_runs_on_a_cpu_without_avx(unpacked, tmp_path):
+    with tarfile.open(TARBALL) as tar:
+        tar.extractall(tmp_path)
+    program = next(tmp_path.glob("*/bin/coppice"))
+    said = subprocess.run(["qemu-x86_64-static", "-cpu", "Nehalem", program, "--version"], capture_output=True, text=True, check=True).stdout
+    assert not re.search(r"^kernels: AVX", said, re.M) and "SSSE3" in re.search(r"^ggml's kernels: (.*)$", said, re.M).group(1)
