@@ -2,6 +2,7 @@
 certificates, too), and nothing else of it but what is mounted for them."""
 
 import argparse
+import json
 import os
 import re
 import shlex
@@ -61,6 +62,8 @@ class BareDebian:
         self.user = "0:0"
         self.alone = False  # commands have no network but 127.0.0.1, which nobody else reaches
         self.entry = []
+        self.health = []
+        self.read_only = False  # commands can write to /tmp only
         shutil.rmtree(folder, ignore_errors=True)
         folder.parent.mkdir(parents=True, exist_ok=True)
         subprocess.run(["cp", "-a", "--reflink=auto", bare, folder], check=True)
@@ -88,6 +91,8 @@ class BareDebian:
         steps = ["ip link set lo up"] if self.alone else []
         steps += [f"mount -t proc proc {root}/proc", f"mount --rbind /sys {root}/sys",
                   f"mount -t devpts -o newinstance,ptmxmode=0666,mode=620 devpts {root}/dev/pts"]
+        if self.read_only:
+            steps = [f"mount --bind {root} {root}", *steps, f"mount -t tmpfs tmpfs {root}/tmp", f"mount -o remount,bind,ro {root}"]
         for inner, outer in self.mounts.items():
             Path(f"{self.root}{inner}").mkdir(parents=True, exist_ok=True)
             steps.append(f"mount --bind {shlex.quote(str(outer))} {root}{shlex.quote(inner)}")
@@ -108,7 +113,7 @@ class BareDebian:
                 os.kill(child, signal.SIGKILL)
             time.sleep(0.05)
 
-    def follow_containerfile(self, package: Path):
+    def follow_containerfile(self, tarball: Path):
         """The steps of its last stage, as an engine would take them. What this doesn't know is an error."""
         last_stage = re.split(r"^FROM .*\n", CONTAINERFILE.read_text(), flags=re.M)[-1]
         self.environment["DEBIAN_FRONTEND"] = "noninteractive"
@@ -116,14 +121,16 @@ class BareDebian:
             word, _, rest = step.partition(" ")
             if word == "COPY":
                 source, target = rest.split()[-2:]
-                assert rest.startswith("--from=build ") and source.endswith("/build-package/coppice.deb"), rest
-                shutil.copy(package, f"{self.root}{target}")
+                assert rest.startswith("--from=build ") and source.endswith("/build-wheel/coppice.tar.gz"), rest
+                shutil.copy(tarball, f"{self.root}{target}")
             elif word == "RUN":
                 self.run("sh", "-c", rest)
             elif word == "ENV":
                 self.environment |= dict(each.split("=", 1) for each in shlex.split(rest))
             elif word == "USER":
                 self.user = rest
+            elif word == "HEALTHCHECK":
+                self.health = json.loads(rest.split("CMD", 1)[1])
             elif word == "ENTRYPOINT":
                 self.entry = [each.strip('" ') for each in rest.strip("[]").split(",")]
             else:

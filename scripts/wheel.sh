@@ -19,6 +19,7 @@ DESTDIR="$build/root" logged "installing" "$build/install.log" cmake --install "
 version=$(sed -nE 's/^project\(coppice VERSION ([0-9.]+) .*/\1/p' "$repo/CMakeLists.txt")
 python3 "$repo/packaging/wheel/pack.py" --version "$version" --tree "$build/root/usr" --licences "$build/copyright" --out "$build" >/dev/null ||
   die "The wheel could not be packed."
+ln -f "$build"/coppice-*.tar.gz "$build/coppice.tar.gz" # a second name, without the version
 for file in "$build"/coppice-*.{whl,tar.gz}; do
   say "$(basename "$file"): $(awk -v n="$(stat -c %s "$file")" 'BEGIN {printf "%.1f", n / 1e6}') MB"
 done

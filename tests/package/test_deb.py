@@ -1,4 +1,4 @@
-"""The .deb, installed in a bare Debian by the Containerfile's steps: served from there, also by a CPU without AVX, and by systemd."""
+"""The .deb, installed in a bare Debian: served from there, also by a CPU without AVX, and by systemd."""
 
 import contextlib
 import json
@@ -26,11 +26,14 @@ PROMPT = {"prompt": "The capital of France is", "max_tokens": 8, "temperature": 
 @pytest.fixture(scope="session")
 def installed():
     debian = BareDebian(make_bare(PRISTINE), BARE / "installed")
-    debian.follow_containerfile(PACKAGE)
+    debian.environment["DEBIAN_FRONTEND"] = "noninteractive"
+    shutil.copy(PACKAGE, debian.root / "tmp/coppice.deb")
+    debian.run("sh", "-c", "apt-get update && apt-get install -y --no-install-recommends /tmp/coppice.deb")
     (debian.root / "models").mkdir()
     shutil.copy(MODEL, debian.root / "models")
     shutil.copy("/usr/bin/qemu-x86_64-static", debian.root / "usr/bin")
-    debian.environment |= {"LLAMA_ARG_HOST": "127.0.0.1"}  # not from elsewhere, as the container would
+    debian.environment |= {"COPPICE_MODELS": "/models"}
+    debian.user = "nobody"
     return debian
 
 
@@ -60,11 +63,9 @@ def wait_until(true, seconds=300, alive=lambda: True):
 
 @contextlib.contextmanager
 def serving(debian, *before: str):
-    """The container's process, with the model's name for its command. before: what runs the program."""
+    """before: what runs the program."""
     port = free_port()
-    program = [*debian.entry, "serve", MODEL.stem, "--kv-bytes", "64MiB", "--threads", "2", "--port", str(port)]
-    if before:
-        program = [*before, f"/usr/bin/{program[0]}", *program[1:]]
+    program = [*before, "/usr/bin/coppice", "serve", MODEL.stem, "--kv-bytes", "64MiB", "--threads", "2", "--port", str(port)]
     log = debian.root.parent / "serve.log"
     with log.open("w") as out:
         process = subprocess.Popen(debian.command(*program), stdout=out, stderr=subprocess.STDOUT)
