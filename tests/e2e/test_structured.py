@@ -1,9 +1,12 @@
 """Structured output: what the model writes is read by others' validators."""
 
 import json
+import os
 import random
 import re
 import string
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Literal
 
 import jsonschema
@@ -25,6 +28,10 @@ TOWN = {
     "required": ["name", "inhabitants", "kind", "streets"],
     "additionalProperties": False,
 }
+
+
+def resident_mib(server):
+    return int(re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{server.process.pid}/status").read_text())[1]) / 1024
 
 
 def ask(client, n=1, **fields):
@@ -204,3 +211,26 @@ def test_a_form_holds_behind_the_reasoning(tmp_path):
         for choice in server.post("/v1/chat/completions", asked)["choices"]:
             assert choice["finish_reason"] == "stop" and not choice["message"].get("reasoning_content")
             assert re.fullmatch("(yes|no){2}", choice["message"]["content"])
+
+
+def test_memory_over_many_grammars():
+    """Each request has a form that nobody had before; what is kept of them has a budget. COPPICE_GRAMMARS=20000 sends as many, and prints what the server
+    holds along the way."""
+    count, piece = int(os.environ.get("COPPICE_GRAMMARS", "240")), 40
+    with Coppice("--kv-bytes", "64MiB", "--ctx", "512") as server:
+
+        def send(i):
+            form = {"regex": f"{i}"} if i % 2 else {"choice": [f"{i}"]}
+            body = {"prompt": [1], "max_tokens": 12, "temperature": 0, "structured_outputs": form}
+            assert server.post("/v1/completions", body)["choices"][0]["text"] == f"{i}"
+
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(send, range(piece)))
+            before = resident_mib(server)
+            for first in range(piece, count, piece):
+                list(pool.map(send, range(first, first + piece)))
+                held = resident_mib(server) - before
+                if first % 1000 == 0:
+                    print(f"{first} forms: {held:.1f} MiB more than at first")
+                # A few KiB each, until the budgets of compiled grammars and of their masks are used up (docs/operations.md, "Limits").
+                assert held < min(8 + first * 16 / 1024, 160), f"{first} forms"

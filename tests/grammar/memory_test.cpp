@@ -1,14 +1,17 @@
-// What a stream of different grammars leaves behind. COPPICE_GRAMMARS=1000000 draws as many (an hour).
+// What a stream of different grammars leaves behind. COPPICE_GRAMMARS=1000000 draws as many, and prints along the way what the process holds.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
 
 #include <cstddef>
+#include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "grammar/compiler.h"
+#include "port/memory.h"
 #include "support/sanitized.h"
 
 namespace coppice::grammar {
@@ -62,10 +65,15 @@ TEST(GrammarMemory, IsWhatIsStated) {
   }
 }
 
+/// COPPICE_GRAMMARS, or else `usual`.
+int how_many(int usual) {
+  const char* many = std::getenv("COPPICE_GRAMMARS");
+  return many == nullptr ? usual : std::atoi(many);
+}
+
 TEST(GrammarMemory, IsBoundedOverManyGrammars) {
   if (test::kSanitized) GTEST_SKIP() << "another malloc";
-  const char* many = std::getenv("COPPICE_GRAMMARS");
-  const int n = many == nullptr ? 6000 : std::atoi(many);
+  const int n = how_many(6000);
   constexpr std::size_t kCache = std::size_t{1} << 20;
   const Compiler compiler(byte_words(), kCache);
   const std::size_t before = in_use();
@@ -75,6 +83,35 @@ TEST(GrammarMemory, IsBoundedOverManyGrammars) {
     ASSERT_LE(compiler.cached_bytes(), kCache);
     ASSERT_LE(in_use() - before, 2 * kCache + (kCache / 2)) << "after " << i;
   }
+}
+
+/// The smallest forms: of these most fit, and what is not counted weighs most.
+Source smallest(int i) {
+  const std::string n = std::to_string(i);
+  if (i % 2 == 0) return {.kind = Kind::kRegex, .text = n};
+  return choice_of(std::vector<std::string>{n});
+}
+
+/// What the process holds, not only what malloc counts: pages that are torn to pieces are held, too.
+TEST(GrammarMemory, OfTheProcessIsBoundedOverManyOfTheSmallest) {
+  if (test::kSanitized) GTEST_SKIP() << "another malloc";
+  const int n = how_many(12'000);
+  constexpr std::size_t kCache = std::size_t{4} << 20;
+  const Compiler compiler(byte_words(), kCache);
+  compiler.compile(smallest(0));
+  const std::size_t before = port::resident_memory();
+  std::size_t full = 0;  // the cache was, for the first time
+  for (int i = 0; i < n; ++i) {
+    compiler.compile(smallest(i));
+    if (i % 1000 != 0) continue;
+    const std::size_t cached = compiler.cached_bytes(), held = port::resident_memory() - before;
+    if (full == 0 && cached > kCache - (kCache / 16)) full = held;
+    if (i % 50'000 == 0) fmt::print(stderr, "{}: {} KiB counted, {} KiB held\n", i, cached >> 10, held >> 10);
+    ASSERT_LE(cached, kCache);
+    ASSERT_LE(held, 2 * kCache + (kCache / 2)) << "after " << i;
+    ASSERT_TRUE(full == 0 || held < full + (kCache / 2)) << "it grows on: " << full << " to " << held << " after " << i;
+  }
+  EXPECT_GT(full, 0U) << "too few to fill the cache";
 }
 
 }  // namespace
