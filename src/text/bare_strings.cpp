@@ -101,10 +101,8 @@ std::string BareStrings::of_regex(const common_json& schema, const Ends& ends) {
     text.pattern = kEmail;
     text.schema = common_json{{"type", "string"}, {"pattern", kEmail}}.dump();
   }
+  std::string& name = known_[{text.schema, ends.texts, ends.not_first}];
   if (!ends.not_first.empty()) text.ends.push_back(ends.not_first);
-  std::string key = text.schema;
-  for (const std::string& end : text.ends) key += " " + gbnf_literal(end);
-  std::string& name = known_[key];
   if (name.empty()) {
     name = rules_.reserve();
     rules_.define(name, rules_.until(ends.texts, false, ends.not_first));

@@ -11,6 +11,7 @@
 
 #include <map>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "text/gbnf_text.h"
@@ -40,7 +41,8 @@ class BareStrings {
 
   GbnfRules& rules_;
   std::map<std::string, BareText> bare_;
-  std::map<std::string, std::string> known_;  ///< rules by what they are of
+  /// Rules by schema, texts that end a string, and the one with which none begins.
+  std::map<std::tuple<std::string, std::vector<std::string>, std::string>, std::string> known_;
 };
 
 }  // namespace coppice::text

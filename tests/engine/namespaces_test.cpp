@@ -1,6 +1,12 @@
 // Two adapters under one salt: neither finds, follows, reports, pins, ends or counts what is the other's.
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cstdint>
+#include <set>
+#include <vector>
+
+#include "engine/piece_names.h"
 #include "engine/pinned_pool.h"
 
 namespace coppice::testing {
@@ -14,6 +20,16 @@ Submission of(const std::string& adapter, Prompt prompt) {
 
 engine::PrefixOwner owner(const std::string& adapter) {
   return {.payer = "me", .ns = {.salt = "salt", .adapter = adapter}};
+}
+
+/// What is kept outside of the pool is named by both, and neither runs into the other.
+TEST(NamesOfNamespaces, AreDifferentWhateverSaltsAndAdaptersAre) {
+  std::set<std::array<std::uint8_t, 16>> names;
+  const std::vector<kv::Namespace> all = {{"ab", "c"},   {"a", "bc"},  {"abc", ""},    {"", "abc"}, {"1 0 a", ""},
+                                          {"1", "0 a"},  {"a", "1 0"}, {"1 1 a", "b"}, {"a", "b"},  {"1", "1 ab"},
+                                          {"1 1 ab", ""}};
+  for (const kv::Namespace& ns : all) names.insert(engine::space_name(ns).whole);
+  EXPECT_EQ(names.size(), all.size());
 }
 
 TEST_P(Namespaces, AdaptersOfOneSaltFindNothingOfEachOther) {
