@@ -25,3 +25,9 @@ def hostile(tmp_path, *options):
 def test_a_planted_fault_is_found(tmp_path, options, finding):
     status, output = hostile(tmp_path, *options)
     assert status == 1 and re.search(f"FINDING ({finding})", output), output
+
+
+def test_a_neighbour_with_pictures_is_served(tmp_path):
+    """Once its words were not in the tiny model's vocabulary, and each of its chats was refused."""
+    status, output = hostile(tmp_path, "--pictures", "--seconds", "2")
+    assert status == 0 and " 0 short chats" not in output, output

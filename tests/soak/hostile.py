@@ -150,7 +150,7 @@ class Neighbour:
     def content(self, i):
         if not self.pictures:
             return f"Name tree number {i % 7}."
-        words = {"type": "text", "text": vision_model.words(30, 31, i % 7)}
+        words = {"type": "text", "text": vision_model.words(30, 31, 40 + i % 7)}
         return [vision_model.image_part(vision_model.picture(i)), words] if i % 2 == 0 else [words]
 
     async def chat(self, i):
