@@ -54,6 +54,8 @@ class Attack:
     def __init__(self, port, args, last):
         self.port, self.seed, self.last = port, args.seed, last  # last: folder for what each attacker sent last
         self.without = set(filter(None, args.without.split(",")))
+        # Shares of requests that show the fault: left to chance, a machine that does other things may see too few of them.
+        self.long_prompts, self.endless = (0.2 if args.plant == fault else 0 for fault in ("steps", "bodies"))
         self.tally = collections.Counter()
 
     async def send(self, connection, rng, data):
@@ -114,7 +116,9 @@ class Attack:
         rng = random.Random(f"{self.seed}/{worker}")
         while True:
             path, body = hostile_requests.request(rng, self.without)
-            padding = 0 if body is None else hostile_requests.padding(rng)
+            if rng.random() < self.long_prompts:
+                path, body = "/v1/completions", json.dumps({"prompt": [rng.randrange(1000, 49000) for _ in range(2000)], "max_tokens": 1}).encode()
+            padding = 0 if body is None else 1 << 30 if rng.random() < self.endless else hostile_requests.padding(rng)
             data = (request_bytes("GET", path, key="hostile") if body is None else
                     request_bytes("POST", path, body, "hostile", "Content-Type: application/json\r\n", padding))
             (self.last / str(worker)).write_bytes(data)
@@ -301,8 +305,6 @@ def main():
         options += ["--kv-dir", str(Path(folder) / "tier"), "--kv-dir-bytes", "64MiB", "--kv-dir-free", "0"]  # it is soon full
         print(f"seed {args.seed}; coppice serve {' '.join(options)}", flush=True)
         model = None
-        if args.plant == "steps":  # what that bound is for comes soon, whatever the seed and the machine
-            hostile_requests.LONG_PROMPTS_SHARE = 0.3
         if args.pictures:
             hostile_requests.PICTURES_SHARE = 0.6
             model = str(vision_model.write_model("gemma3", Path(folder)))

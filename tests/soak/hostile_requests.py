@@ -11,7 +11,6 @@ from urllib.parse import quote
 
 WORDS = "tree leaf root bark ring coppice stool wood axe hazel ash oak".split()
 PICTURES_SHARE = 0.05  # of chats that have some
-LONG_PROMPTS_SHARE = 0.0  # of requests: for a server that computes such a prompt in one step
 TYPES = ("object", "array", "string", "integer", "number", "boolean", "null")
 
 
@@ -276,9 +275,6 @@ def padding(rng):
 
 def request(rng, without=()):
     """(path, body as bytes or None: a GET). `without`: fields that it doesn't have."""
-    if LONG_PROMPTS_SHARE and rng.random() < LONG_PROMPTS_SHARE:
-        prompt = [rng.randrange(1000, 40_000) for _ in range(7500)]
-        return "/v1/completions", json.dumps({"prompt": prompt, "max_tokens": 1}).encode()
     if rng.random() < 0.12:
         return get_path(rng), None
     if rng.random() < 0.01:  # only an operator may
