@@ -11,6 +11,7 @@ import socket
 import subprocess
 import tempfile
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -59,6 +60,24 @@ def test_weights_that_are_no_numbers(tmp_path):
     done = serve(model=model)
     assert done.returncode == 1 and "gives no numbers" in done.stderr.splitlines()[-1], done.stderr
     assert "ready" not in done.stderr
+
+
+def test_a_step_without_memory_costs_its_requests_only():
+    """The tensor library ended the process, and started a debugger on it."""
+    with Coppice(*SMALL) as server:
+        pid = server.process.pid
+        ask = lambda: server.post("/v1/completions", {"prompt": list(range(20000, 21000)), "max_tokens": 1})  # noqa: E731
+        server.post("/v1/completions", {"prompt": [1, 2, 3], "max_tokens": 1})
+        size = int(re.search(r"VmSize:\s*(\d+)", Path(f"/proc/{pid}/status").read_text())[1]) << 10
+        resource.prlimit(pid, resource.RLIMIT_AS, (size + (64 << 10), resource.RLIM_INFINITY))
+        for _ in range(3):
+            with pytest.raises(urllib.error.HTTPError) as failed:
+                ask()
+            assert failed.value.code in (500, 503)
+        assert Path(f"/proc/{pid}/task/{pid}/children").read_text() == "", "a debugger"
+        resource.prlimit(pid, resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        ask()
+        assert server.end() == 0
 
 
 def test_a_log_that_nobody_reads():
@@ -237,6 +256,45 @@ def test_no_thread_and_no_permission_are_said_in_words():
         assert "Permission denied" in complaint(4096)
     finally:
         shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT])
+def test_a_crash_leaves_no_core_file(tmp_path, number):
+    """It would hold prompts and keys. The limit that the process is started with allows one, of any size."""
+    hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
+
+    def begin():
+        os.chdir(tmp_path)
+        resource.setrlimit(resource.RLIMIT_CORE, (hard, hard))
+
+    with Coppice(*SMALL, preexec_fn=begin) as server:
+        assert resource.prlimit(server.process.pid, resource.RLIMIT_CORE) == (0, 0)
+        server.process.send_signal(number)
+        assert os.waitid(os.P_PID, server.process.pid, os.WEXITED | os.WNOWAIT).si_code == os.CLD_KILLED, "not CLD_DUMPED"
+        assert server.process.wait(TIMEOUT_S) == -number
+    assert os.listdir(tmp_path) == []
+
+
+def test_no_program_gets_a_dump_from_a_pipe():
+    """No limit holds that. Of a process that may not be dumped the kernel gives /proc/PID to root."""
+    if os.geteuid() != 0:
+        pytest.skip("only root becomes somebody else, whose process may be looked at")
+    with tempfile.TemporaryDirectory(prefix="coppice-others-") as folder:  # pytest's folders are closed to others
+        os.chmod(folder, 0o755)
+        program = shutil.copy(binary(), folder)
+        model = shutil.copy(model_path(), folder)
+        os.chmod(model, 0o644)
+        command = [program, "serve", "--model", model, "--port", str(port := free_port()), *SMALL]
+        process = subprocess.Popen(command, stderr=subprocess.DEVNULL, preexec_fn=lambda: os.setresuid(54321, 54321, 54321), cwd="/", env={"HOME": "/"})
+        try:
+            end = time.monotonic() + TIMEOUT_S
+            with socket.socket() as probe:
+                while probe.connect_ex(("127.0.0.1", port)) != 0 and process.poll() is None and time.monotonic() < end:
+                    time.sleep(0.02)
+            assert os.stat(f"/proc/{process.pid}/status").st_uid == 0
+        finally:
+            process.terminate()
+            assert process.wait(TIMEOUT_S) == 0
 
 
 def test_hosts():
