@@ -25,9 +25,9 @@ engine::PrefixOwner owner(const std::string& adapter) {
 /// What is kept outside of the pool is named by both, and neither runs into the other.
 TEST(NamesOfNamespaces, AreDifferentWhateverSaltsAndAdaptersAre) {
   std::set<std::array<std::uint8_t, 16>> names;
-  const std::vector<kv::Namespace> all = {{"ab", "c"},   {"a", "bc"},  {"abc", ""},    {"", "abc"}, {"1 0 a", ""},
-                                          {"1", "0 a"},  {"a", "1 0"}, {"1 1 a", "b"}, {"a", "b"},  {"1", "1 ab"},
-                                          {"1 1 ab", ""}};
+  const std::vector<kv::Namespace> all = {{"ab", "c"},   {"a", "bc"},   {"abc", ""},   {"", "abc"},
+                                          {"1 0 a", ""}, {"1", "0 a"},  {"a", "1 0"},  {"1 1 a", "b"},
+                                          {"a", "b"},    {"1", "1 ab"}, {"1 1 ab", ""}};
   for (const kv::Namespace& ns : all) names.insert(engine::space_name(ns).whole);
   EXPECT_EQ(names.size(), all.size());
 }

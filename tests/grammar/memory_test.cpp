@@ -1,4 +1,6 @@
 // What a stream of different grammars leaves behind. COPPICE_GRAMMARS=1000000 draws as many, and prints along the way what the process holds.
+#include "port/memory.h"
+
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
@@ -11,7 +13,6 @@
 #include <vector>
 
 #include "grammar/compiler.h"
-#include "port/memory.h"
 #include "support/sanitized.h"
 
 namespace coppice::grammar {

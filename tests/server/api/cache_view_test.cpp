@@ -4,8 +4,10 @@
 #include <array>
 #include <atomic>
 #include <latch>
+#include <set>
 #include <string>
 #include <thread>
+#include <tuple>
 
 #include "server/api/cache/cache_feed.h"
 #include "server/fixture.h"
@@ -108,6 +110,35 @@ TEST_F(CacheViewTest, LimitsAndNamespaceAreTheCallers) {
   EXPECT_EQ(model.asked()[0].limits.depth, 3);
   EXPECT_EQ(model.asked()[0].limits.head_tokens, 5);
   EXPECT_EQ(model.asked()[0].ns.salt, "a b&");
+}
+
+/// What stands beside each other in the key of what is shared must not run into each other: numbers and a salt, the key's salt and the request's.
+TEST_F(CacheViewTest, NumbersAndSaltsNeverRunIntoEachOther) {
+  FakeModel& model = start_with(small_view());
+  model.keeps_questions_ = true;
+  const std::vector<std::string> queries = {
+      "?nodes=9&depth=5&text=1&cache_salt=5tenant-secret", "?nodes=9&depth=5&text=15&cache_salt=tenant-secret",
+      "?nodes=9&depth=51&text=5&cache_salt=tenant-secret", "?nodes=9&depth=5&text=15&cache_salt=5tenant-secret",
+      "?nodes=95&depth=1&text=5&cache_salt=tenant-secret"};
+  std::vector<std::unique_ptr<HttpClient>> clients;
+  for (const char* path : {"/v1/cache/events", "/v1/cache/tree"}) {
+    for (const std::string& query : queries) {
+      const std::size_t n = model.asked().size();
+      clients.push_back(client());
+      clients.back()->send(get_request(path + query));
+      // The tree's question is that of the feed with the same query, which waits for its answer.
+      const auto end = std::chrono::steady_clock::now() + kLongestWait;
+      while (path == std::string("/v1/cache/events") && model.asked().size() == n &&
+             std::chrono::steady_clock::now() < end)
+        std::this_thread::yield();
+    }
+  }
+  wait_for_figure(fmt::format("coppice_connections {}", clients.size() + 1));
+  std::set<std::tuple<std::string, int, int, int>> asked;
+  for (const engine::Question& q : model.asked())
+    asked.emplace(q.ns.salt, q.limits.head_tokens, q.limits.depth, q.limits.nodes);
+  EXPECT_EQ(model.asked().size(), queries.size());
+  EXPECT_EQ(asked.size(), queries.size()) << "each has one of its own";
 }
 
 TEST_F(CacheViewTest, ABadFieldIsNamed) {
