@@ -192,7 +192,7 @@ std::expected<bool, std::string> Encoding::step() {
     auto rows = pictures_.projector_->encode(
         source, [&] { return port::unwanted() && pictures_.count_wishes(medium, owner_) <= 1; });
     pictures_.encode_nanoseconds_ += static_cast<std::uint64_t>((std::chrono::steady_clock::now() - start).count());
-    if (!rows) return std::unexpected("can't be encoded: the projector failed");
+    if (!rows) return std::unexpected("is wanted by nobody any more");
     ++pictures_.encoded_;
     source.chunk = nullptr;
     const std::size_t bytes = rows->size() * sizeof(float);

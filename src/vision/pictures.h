@@ -125,7 +125,7 @@ class Encoding {
 
   /// Finds rows that are kept, and encodes at most one stretch: seconds on a CPU. True: all rows are there. The error follows "The image".
   /// Ends early, with an error, if the work that calls is unwanted (port/turn.h) and at most one PictureWish is for these
-  /// rows: its own.
+  /// rows: its own. Throws what Projector::encode() throws.
   std::expected<bool, std::string> step();
 
   /// Of the picture's media, in order. REQUIRES: step() returned true.

@@ -5,7 +5,10 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <new>
 #include <span>
+#include <stdexcept>
+#include <string>
 #include <utility>
 
 #include "kv/digest.h"
@@ -59,6 +62,11 @@ int columns_of(const mtmd_input_chunk* chunk) {
   return static_cast<int>(mtmd_image_tokens_get_decoder_pos(mtmd_input_chunk_get_tokens_image(chunk), 0, n - 1).x) + 1;
 }
 
+/// libmtmd takes what is thrown in it for itself, and says no more than a line in its log: want of memory is no fault of a picture.
+void throw_if_no_memory(const text::LlamaErrorCapture& errors) {
+  if (errors.reason("").find("bad_alloc") != std::string::npos) throw std::bad_alloc();
+}
+
 struct FreeChunks {
   void operator()(mtmd_input_chunks* chunks) const { mtmd_input_chunks_free(chunks); }
 };
@@ -107,7 +115,11 @@ std::optional<Parts> Projector::parts(std::uint32_t width, std::uint32_t height,
   const mtmd_input_part part{.text = nullptr, .bitmap = bitmap.ptr.get()};
   const mtmd_input_part* parts[] = {&part};
   const std::unique_ptr<mtmd_input_chunks, FreeChunks> chunks(mtmd_input_chunks_init());
-  if (mtmd_tokenize_from_parts(context_.get(), chunks.get(), parts, 1, false) != 0) return std::nullopt;
+  const text::LlamaErrorCapture errors;
+  if (mtmd_tokenize_from_parts(context_.get(), chunks.get(), parts, 1, false) != 0) {
+    throw_if_no_memory(errors);
+    return std::nullopt;
+  }
   Parts prepared;
   for (std::size_t i = 0; i < mtmd_input_chunks_size(chunks.get()); ++i) {
     const mtmd_input_chunk* chunk = mtmd_input_chunks_get(chunks.get(), i);
@@ -129,8 +141,15 @@ std::optional<Parts> Projector::parts(std::uint32_t width, std::uint32_t height,
 
 std::optional<std::vector<float>> Projector::encode(const Stretch& stretch, const std::function<bool()>& stop) {
   int status = 1;
-  threads_.run([&] { status = mtmd_encode_chunk(context_.get(), stretch.chunk.get()); }, stop);
-  if (status != 0) return std::nullopt;
+  bool stopped = false;
+  const text::LlamaErrorCapture errors;
+  threads_.run([&] { status = mtmd_encode_chunk(context_.get(), stretch.chunk.get()); },
+               [&] { return stopped = stopped || stop(); });
+  if (status != 0 && stopped) return std::nullopt;
+  if (status != 0) {
+    throw_if_no_memory(errors);
+    throw std::runtime_error("the projector failed: " + errors.reason("it says no reason"));
+  }
   const float* rows = mtmd_get_output_embd(context_.get());
   return std::vector<float>(
       rows, rows + static_cast<std::size_t>(stretch.n_rows) * static_cast<std::size_t>(embedding_size_));

@@ -56,14 +56,14 @@ class Projector {
   Projector& operator=(const Projector&) = delete;
 
   /// Resizes and cuts it into tiles. Takes milliseconds and some 12 bytes for each pixel of all tiles. None: it can't be (a picture of one
-  /// pixel's height that a family would have to blow up without end).
+  /// pixel's height that a family would have to blow up without end). Throws std::bad_alloc.
   std::optional<Parts> prepare(const image::Pixels& pixels) const;
 
   /// What prepare() makes of a picture of this size, but for what is to be encoded: nothing is resized. None: as prepare().
   std::optional<Parts> layout(std::uint32_t width, std::uint32_t height) const;
 
-  /// [n_rows, embedding_size]. Takes seconds on a CPU. None: the encoder failed, or `stop`, which is asked every some
-  /// milliseconds, said true.
+  /// [n_rows, embedding_size]. Takes seconds on a CPU. None: `stop`, which is asked every some milliseconds, said true. Throws
+  /// std::bad_alloc; std::runtime_error: the encoder failed for another reason, or had no memory to say which.
   /// REQUIRES: prepare() made it.
   std::optional<std::vector<float>> encode(const Stretch& stretch, const std::function<bool()>& stop);
 
