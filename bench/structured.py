@@ -44,9 +44,10 @@ def percentiles(values):
 def error_of(schema, text):
     """What is wrong with the text; None: nothing, or nobody can tell."""
     try:
+        text.encode()
         document = json.loads(text)
-    except ValueError as error:
-        return f"not JSON: {error}"
+    except ValueError as error:  # UnicodeEncodeError is one
+        return f"not JSON in UTF-8: {error}"
     validator = validator_for(schema, default=jsonschema.Draft202012Validator)(schema)
     try:
         error = next(validator.iter_errors(document), None)
@@ -61,8 +62,9 @@ def main():
     program, model, folder = sys.argv[1:4]
     schemas = draw(Path(folder), int(sys.argv[4]) if len(sys.argv) > 4 else 500)
     lines = "".join(json.dumps({"name": name, "schema": schema}) + "\n" for name, schema in schemas.items())
-    done = subprocess.run([program, model, str(TEXTS), str(TOKENS)], input=lines, stdout=subprocess.PIPE, text=True, check=True)
-    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    # A text that didn't end may stop within a character; lines of other kinds than \n may stand in one.
+    done = subprocess.run([program, model, str(TEXTS), str(TOKENS)], input=lines.encode(), stdout=subprocess.PIPE, check=True)
+    rows = [json.loads(line.decode(errors="surrogateescape")) for line in done.stdout.split(b"\n") if line]
     accepted = [row for row in rows if "error" not in row]
     refused = collections.Counter(row["keyword"] for row in rows if "error" in row)
     print(f"accepted: {len(accepted)} of {len(rows)}; refused for {dict(refused.most_common())}")
