@@ -28,7 +28,7 @@ import zlib
 import client
 from process import Failure, Server, run_to_the_end, say
 
-STREAMS, ANSWER = 8, 32
+STREAMS, STREAM, ANSWER = 8, 400, 32  # streams, and tokens of each; of an answer
 LEAST = 0.6  # of the streams' rate
 
 
@@ -114,21 +114,22 @@ def encode_beside(server, url):
 def streams(o):
     ratios = []
     with tempfile.TemporaryDirectory() as logs, Server(coppice_command(o), pathlib.Path(logs) / "log") as server:
-        bodies = [{"prompt": words(i, 60), "max_tokens": 4000 - 200, "temperature": 0, "ignore_eos": True, "stream": True,
-                   "stream_options": {"include_usage": True}} for i in range(STREAMS)]
-        pieces = [[] for _ in bodies]
+        pieces = [[] for _ in range(STREAMS)]
         ending = threading.Event()
 
-        def write(body, times):
-            request = urllib.request.Request(server.url + "/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
-            with urllib.request.urlopen(request, timeout=900) as answer:
-                for line in answer:
-                    if line.startswith(b"data: {"):
-                        times.append(time.perf_counter())
-                    if ending.is_set():
-                        return
+        def write(i, times):  # again and again: the rate falls with the depth
+            while not ending.is_set():
+                body = {"prompt": words(i, 60), "max_tokens": STREAM, "temperature": 0, "ignore_eos": True, "stream": True,
+                        "stream_options": {"include_usage": True}}
+                request = urllib.request.Request(server.url + "/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
+                with urllib.request.urlopen(request, timeout=900) as answer:
+                    for line in answer:
+                        if line.startswith(b"data: {"):
+                            times.append(time.perf_counter())
+                        if ending.is_set():
+                            return
 
-        threads = [threading.Thread(target=write, args=both, daemon=True) for both in zip(bodies, pieces)]
+        threads = [threading.Thread(target=write, args=both, daemon=True) for both in enumerate(pieces)]
         for thread in threads:
             thread.start()
         while not all(pieces):
