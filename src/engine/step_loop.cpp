@@ -73,7 +73,8 @@ bool StepLoop::step() {
   const bool stop = mailbox_.drain(commands_, requests_.size() == 0 || now_ >= next_answer_);
   if (stop) shut_down();
   if (prefixes_.expire(now_)) publish_snapshot();
-  scheduler_.arrive(now_);  // what the store's threads have brought is taken
+  spare([&] { cache_.tell_all(); });  // if who observes it wants that
+  scheduler_.arrive(now_);            // what the store's threads have brought is taken
   const bool idle = commands_.empty() && requests_.size() == 0 && !scheduler_.flying().step && !tiers_.ready();
   if (stop || idle) return false;
   const auto start = Clock::now();

@@ -295,6 +295,14 @@ void Cache::forget_stored() {
   for (BlockId page = 1; page < impl_->config.num_blocks; ++page) impl_->pool.set_stored(page, false);
 }
 
+void Cache::observe(TreeObserver* observer) {
+  impl_->tree.observe(observer);
+}
+
+void Cache::tell_all() const {
+  impl_->tree.tell_all();
+}
+
 void Cache::on_eviction(OnStorable f) {
   impl_->budget.on_eviction(&impl_->storables, std::move(f));
 }

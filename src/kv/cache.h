@@ -65,6 +65,7 @@
 #include "kv/pin_table.h"
 #include "kv/storable.h"
 #include "kv/text.h"
+#include "kv/tree_observer.h"
 #include "kv/tree_picture.h"
 #include "kv/types.h"
 
@@ -198,6 +199,12 @@ class Cache {
   /// `f` is told what is evicted for room and isn't marked as stored, just before its blocks are given to others: they keep their bytes until
   /// the next step's operations have run. It throws nothing, and changes nothing here. Null: nobody is told.
   void on_eviction(OnStorable f);
+
+  /// Who is told of full blocks that enter the tree and leave it; null: nobody. It outlives the cache.
+  void observe(TreeObserver* observer);
+  /// Tells the observer of all that the tree has, if it wants that: O(tree). Else it costs nothing. What is thrown (std::bad_alloc) leaves it told
+  /// of a part.
+  void tell_all() const;
 
   /// A second sequence on the same tokens and blocks: samples of one prompt. Copies nothing; takes over one growth and
   /// one fork block of the reservation (beyond n_samples: none is left, and extend() may run out).

@@ -8,6 +8,16 @@
 
 namespace coppice::kv {
 
+namespace {
+
+const Namespace& space_of(const TreeNode& node) {
+  const TreeNode* root = &node;
+  while (root->parent != nullptr) root = root->parent;
+  return *root->ns;
+}
+
+}  // namespace
+
 PrefixTree::PrefixTree(BlockPool& pool, StateTable& states, const CacheConfig& config)
     : pool_(pool),
       states_(states),
@@ -158,6 +168,7 @@ void PrefixTree::append(TreeNode& leaf, const Block& block) {
   const bool sample = !leaf.is_partial() && EvictionOrder::is_sample(leaf.end_block() - 1);
   const std::uint32_t uses = pool_.order().enter(block.ids, sample ? &block.digest : nullptr);
   if (uses > 1) raise_before(block.ids[0], uses);
+  if (observer_ != nullptr && !leaf.is_partial()) tell_entered(leaf, leaf.n_blocks() - 1, space_of(leaf));
 }
 
 // A block of an evicted path is back, and its uses are remembered. What stands before it was used as often.
@@ -289,6 +300,7 @@ bool PrefixTree::before_branch(BlockId id, const GroupSpec& group) const {
 }
 
 void PrefixTree::drop_last_block(TreeNode& leaf) {
+  if (observer_ != nullptr && !leaf.is_partial()) observer_->left(leaf.digests.back(), space_of(leaf));
   if (!leaf.is_partial() && !fault(Fault::kStateOutlivesBlock)) {
     states_.leave_if(leaf.row(leaf.n_blocks() - 1)[0], [](TextView) { return true; });
   }
@@ -329,6 +341,34 @@ void PrefixTree::absorb_only_child(TreeNode& node) {
   node.take_in(*handle.value());
   set_places(node, blocks);
   --node_count_;
+}
+
+// --- who watches ----------------------------------------------------------------------------------------------------
+
+// REQUIRES: a full block.
+void PrefixTree::tell_entered(const TreeNode& node, std::int32_t i, const Namespace& ns) const {
+  const std::vector<Digest>& before = i > 0 ? node.digests : node.parent->digests;
+  observer_->entered({.digest = node.digests[static_cast<std::size_t>(i)],
+                      .parent = i > 0 ? before[static_cast<std::size_t>(i - 1)] : before.back(),
+                      .is_first = node.first_block + i == 0,
+                      .text = node.block_tokens(i),
+                      .ns = &ns});
+}
+
+void PrefixTree::tell_all() const {
+  if (observer_ == nullptr || !observer_->wants_all()) return;
+  observer_->begin_all();
+  for (const auto& [ns, root] : roots_) {
+    std::vector<const TreeNode*> rest{root.get()};
+    while (!rest.empty()) {
+      const TreeNode& node = *rest.back();
+      rest.pop_back();
+      const std::int32_t full = node.n_blocks() - (node.is_partial() ? 1 : 0);
+      for (std::int32_t i = 0; i < full; ++i) tell_entered(node, i, ns);
+      for (const auto& child : node.children) rest.push_back(child.get());
+    }
+  }
+  observer_->end_all();
 }
 
 // --- places ---------------------------------------------------------------------------------------------------------

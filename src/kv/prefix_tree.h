@@ -26,6 +26,7 @@
 #include "kv/state_table.h"
 #include "kv/text.h"
 #include "kv/tree_node.h"
+#include "kv/tree_observer.h"
 #include "kv/types.h"
 
 namespace coppice::kv {
@@ -82,6 +83,11 @@ class PrefixTree {
   /// Whether a sliding block lies in the last window before a branch: every branch needs it, so it is worth keeping longer.
   bool before_branch(BlockId id, const GroupSpec& group) const;
 
+  /// Null: nobody is told. It outlives the tree, or is replaced before.
+  void observe(TreeObserver* observer) { observer_ = observer; }
+  /// Tells an observer who wants that of all full blocks. O(tree).
+  void tell_all() const;
+
   std::int64_t node_count() const { return node_count_; }
 
   // For pictures.
@@ -121,6 +127,7 @@ class PrefixTree {
   void set_places(TreeNode& node, std::int32_t from_block);
   void raise_before(BlockId id, std::uint32_t uses);
   void warm_last_window(const TreeNode& node);
+  void tell_entered(const TreeNode& node, std::int32_t i, const Namespace& ns) const;
 
   BlockPool& pool_;
   StateTable& states_;
@@ -132,6 +139,7 @@ class PrefixTree {
   std::int64_t node_count_ = 0;
   std::uint64_t last_serial_ = 0;
   double now_ = 0;
+  TreeObserver* observer_ = nullptr;
 };
 
 }  // namespace coppice::kv

@@ -24,7 +24,7 @@ class Episode {
                                            : run.narrow      ? dice.between(4, 5)
                                            : dice.chance(75) ? dice.between(7, 14)
                                                              : dice.between(90, 130));
-    const Shape shape{.groups = run.groups, .block_size = bs_, .constant_hash = dice.chance(25)};
+    const Shape shape{.groups = run.groups, .block_size = bs_, .constant_hash = dice.chance(25) && !run.watch};
     kv::CacheConfig config = make_config(shape, per_group);
     config.share = !dice.chance(3);
     ahead_ = dice.chance(config.groups.back().kind == kv::GroupKind::kRecurrent ? 30 : 65);
@@ -52,6 +52,7 @@ class Episode {
     rig_.emplace(std::move(config));
     rig_->store().set_fault(run.store_fault);
     rig_->trust_integrity(run.check_integrity);
+    if (run.watch) rig_->check_also(run.watch(rig_->cache()));
   }
 
   KvRig& rig() { return *rig_; }

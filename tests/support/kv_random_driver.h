@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "support/kv_rig.h"
@@ -20,6 +21,8 @@ struct RandomRun {
   bool large = false;   ///< in all, some of 300 rows, in pools of a hundred blocks
   StoreFault store_fault = StoreFault::kNone;
   bool check_integrity = true;  ///< false: by the double and the bytes alone
+  /// Gets each episode's cache; what it returns is asked after each operation what is wrong (empty: nothing). Hashes then tell texts apart.
+  std::function<std::function<std::string()>(kv::Cache&)> watch = {};
 };
 
 struct RandomReport {

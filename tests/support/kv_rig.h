@@ -110,6 +110,8 @@ class KvRig {
   void verify();
   /// Whether verify() asks the cache's own check_integrity() too; the fault test tries it without.
   void trust_integrity(bool on) { check_integrity_ = on; }
+  /// ... and what this finds wrong.
+  void check_also(std::function<std::string()> also) { also_ = std::move(also); }
 
   kv::Cache& cache() { return cache_; }
   const kv::Cache& cache() const { return cache_; }
@@ -198,6 +200,7 @@ class KvRig {
   KvByteStore store_;
   bool verify_each_;
   bool check_integrity_ = true;
+  std::function<std::string()> also_;
   std::map<kv::SeqId, Story> live_;
   std::map<kv::PinId, PinStory> pins_;
   bool cleared_ = false;

@@ -310,6 +310,9 @@ void KvRig::verify() {
   if (check_integrity_) {
     if (const std::string why = cache_.check_integrity(); !why.empty()) return fail("check_integrity(): " + why);
   }
+  if (also_) {
+    if (const std::string why = also_(); !why.empty()) return fail(why);
+  }
   verify_figures();
   for (const auto& [pin, story] : pins_) {
     if (failure_.empty()) verify_pin(pin, story);
