@@ -294,6 +294,13 @@ std::unique_ptr<KvTier> open_tier(const ServeOptions& o, const std::vector<model
                                   [&server](std::string_view text) { server.restore_responses(text); });
 }
 
+/// Null: none are sent.
+std::unique_ptr<KvEvents> open_events(const ServeOptions& o) {
+  if (o.events.endpoint.empty()) return nullptr;
+  if (o.share != "on") spdlog::warn("there are no KV events: nothing is shared");
+  return std::make_unique<KvEvents>(o.events);
+}
+
 /// Loads the weights and runs the engine on this thread until the server ends.
 void load_and_run(ServeOptions& o, Opened opened, server::Server& server) {
   static constexpr auto kSaidEvery = std::chrono::seconds(5);
@@ -305,6 +312,7 @@ void load_and_run(ServeOptions& o, Opened opened, server::Server& server) {
       spdlog::info("loading: {} {:.0f} %", stage, fraction * 100);
     }
   };
+  const std::unique_ptr<KvEvents> events = open_events(o);
   o.ggml.context = o.context;
   const int step_rows = std::max(o.engine.step_tokens, o.engine.max_batch + 1);  // the scheduler's smallest budget
   o.ggml.max_rows = o.step_tokens || opened.device.is_gpu() ? step_rows : std::max(step_rows, kAloneTokens);
@@ -324,7 +332,9 @@ void load_and_run(ServeOptions& o, Opened opened, server::Server& server) {
   o.engine.context_length = choose_context(o.context, fits, info);
   o.engine.on_finding = [](const std::string& finding) { spdlog::error("cache integrity: {}", finding); };
   log_pins(cache, o);
+  if (events != nullptr) events->watch(cache);
   engine::Engine engine(std::move(cache), *executor, o.engine, server.sink());
+  const KvEvents::Attached attached(events.get(), engine);
   const std::unique_ptr<KvTier> tier = open_tier(o, files, *executor, opened.device.is_gpu(), engine, server);
   const server::ModelFacts facts{.attention = info.attention,
                                  .kv_format = o.ggml.kv_format,

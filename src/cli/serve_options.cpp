@@ -3,7 +3,10 @@
 #include "cli/serve_options.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cctype>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <map>
 #include <stdexcept>
@@ -18,6 +21,14 @@
 
 namespace coppice::cli {
 namespace {
+
+/// Of a header's name (RFC 9110, 5.1). Empty: it is one.
+std::string complaint_about_field_name(const std::string& name) {
+  const auto fits = [](unsigned char c) {
+    return std::isalnum(c) != 0 || std::strchr("!#$%&'*+-.^_`|~", c) != nullptr;
+  };
+  return !name.empty() && std::ranges::all_of(name, fits) ? "" : "the name of a header, such as X-Tenant";
+}
 
 void add_model_options(CLI::App& command, ServeOptions& o) {
   const char* group = "Model";
@@ -327,6 +338,13 @@ void add_access_options(CLI::App& command, ServeOptions& o) {
       ->capture_default_str()
       ->group(group);
   command
+      .add_option(
+          "--salt-header", s.http.salt_field,
+          "A header that a trusted proxy sets on every request: its value is the request's cache_salt, whatever "
+          "the body says")
+      ->check(CLI::Validator(complaint_about_field_name, ""))
+      ->group(group);
+  command
       .add_option("--response-store", s.api.response_store_bytes,
                   "Memory for responses that /v1/responses stores: 64MiB, bytes; 0: none is stored")
       ->transform(size())
@@ -444,6 +462,7 @@ void add_serve_options(CLI::App& command, ServeOptions& options) {
   add_image_options(command, options);
   add_cache_options(command, options);
   add_tier_options(command, options.tier);
+  add_kv_event_options(command, options.events);
   add_network_options(command, options.server);
   add_access_options(command, options);
   add_time_options(command, options.server);

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/kv_events.h"
 #include "cli/kv_tier.h"
 #include "engine/engine.h"
 #include "executor/ggml/ggml_executor.h"
@@ -44,6 +45,7 @@ struct ServeOptions {
   executor::GgmlOptions ggml;
   engine::EngineConfig engine;
   TierOptions tier;
+  KvEventOptions events;
   server::ServerConfig server;
 };
 

@@ -152,12 +152,15 @@ Api::Api(ApiConfig config, EventHub& hub, WorkQueue& worker, Compilers compilers
   add("/props", "GET", &Api::props);
   add("/slots", "GET", &Api::slots);
   add("/tokenizer_info", "GET", &Api::tokenizer_info);
+  for (const char* path : {"/get_model_info", "/model_info"}) add(path, "GET", &Api::sglang_model_info);
+  for (const char* path : {"/get_server_info", "/server_info"}) add(path, "GET", &Api::sglang_server_info);
   add("/tokenize", "POST", &Api::convert<tokenize_reply>);
   add("/detokenize", "POST", &Api::convert<detokenize_reply>);
   add("/apply-template", "POST", &Api::convert<template_reply>);
   add(kModelPath, "GET", &Api::models);  // and all below it
   for (const std::string root : {"/v1", ""}) {
     add(root + "/models", "GET", &Api::models);
+    add(root + "/chat/completions/render", "POST", &Api::convert<render_chat_reply>);
     add(root + "/chat/completions/input_tokens", "POST", &Api::convert<count_reply>);
     add_dialect(root + "/chat/completions", std::make_unique<OpenAiDialect>(Endpoint::kChat));
     add_dialect(root + "/responses", std::make_unique<ResponsesDialect>(responses_));
@@ -170,6 +173,7 @@ Api::Api(ApiConfig config, EventHub& hub, WorkQueue& worker, Compilers compilers
   add_dialect("/v1/messages", std::make_unique<AnthropicDialect>(config_.keeps_billing));
   add("/v1/messages/count_tokens", "POST",
       config_.keeps_billing ? &Api::convert<anthropic_whole_count_reply> : &Api::convert<anthropic_count_reply>);
+  add("/v1/completions/render", "POST", &Api::convert<render_prompts_reply>);
   add_dialect("/v1/completions", std::make_unique<OpenAiDialect>(Endpoint::kCompletions));
   for (const char* path : {"/completion", "/completions"}) add_dialect(path, std::make_unique<LlamaDialect>());
   add_dialect("/v1/embeddings", std::make_unique<EmbeddingDialect>(EmbeddingForm::kOpenAi));
@@ -417,6 +421,15 @@ asio::awaitable<void> Api::slots(HttpRequest&, ReplyWriter& out) {
   co_await out.send({.body = slots_json(model.facts(), model.snapshot())});
 }
 
+asio::awaitable<void> Api::sglang_model_info(HttpRequest&, ReplyWriter& out) {
+  co_await out.send({.body = sglang_model_info_json(config_)});
+}
+
+asio::awaitable<void> Api::sglang_server_info(HttpRequest&, ReplyWriter& out) {
+  const Model& model = ready_model();
+  co_await out.send({.body = sglang_server_info_json(config_, model.facts(), model.snapshot())});
+}
+
 asio::awaitable<void> Api::tokenizer_info(HttpRequest&, ReplyWriter& out) {
   co_await out.send({.body = tokenizer_info_json(ready_model().facts())});
 }
@@ -426,7 +439,8 @@ asio::awaitable<void> Api::metrics(HttpRequest&, ReplyWriter& out) {
   if (model_) snapshot = model_->snapshot();
   const vision::Pictures* pictures = model_ ? model_->pictures() : nullptr;
   Reply reply{.body = metrics_.scrape(snapshot ? &*snapshot : nullptr, http_figures_(), responses_.figures(),
-                                      pictures != nullptr ? pictures->figures() : vision::PictureFigures())};
+                                      pictures != nullptr ? pictures->figures() : vision::PictureFigures(),
+                                      config_.names.id)};
   reply.content_type = "text/plain; version=0.0.4; charset=utf-8";
   co_await out.send(std::move(reply));
 }

@@ -87,6 +87,8 @@ class Api final : public HttpHandler {
   boost::asio::awaitable<void> models(HttpRequest& request, ReplyWriter& out);
   boost::asio::awaitable<void> props(HttpRequest& request, ReplyWriter& out);
   boost::asio::awaitable<void> slots(HttpRequest& request, ReplyWriter& out);
+  boost::asio::awaitable<void> sglang_model_info(HttpRequest& request, ReplyWriter& out);
+  boost::asio::awaitable<void> sglang_server_info(HttpRequest& request, ReplyWriter& out);
   boost::asio::awaitable<void> tokenizer_info(HttpRequest& request, ReplyWriter& out);
   boost::asio::awaitable<void> metrics(HttpRequest& request, ReplyWriter& out);
   boost::asio::awaitable<void> cache_stats(HttpRequest& request, ReplyWriter& out);

@@ -39,7 +39,7 @@ int number_field(std::string_view query, const char* name, int otherwise, int le
 
 /// isolate: keys see their own prefixes only.
 engine::Question question_of(const HttpRequest& request, bool isolate, const kv::PictureLimits& otherwise) {
-  const std::string salt = query_value(request.query, "cache_salt").value_or("");
+  const std::string salt = salt_of(request);
   if (salt.size() > kMaxSaltBytes)
     throw RequestError::bad_field("cache_salt", fmt::format("must be at most {} bytes", kMaxSaltBytes));
   const kv::PictureLimits limits{

@@ -118,7 +118,8 @@ asio::awaitable<void> Api::prepare(WorkQueue& worker, const std::string& key, st
 
 GenerationRequest Api::parse(const Dialect& dialect, const ModelFacts& facts, const HttpRequest& request) const {
   const int most = dialect.max_prompts();
-  const JsonObject body = parse_body(request.body, json_limits(facts.context_length, std::min(most, kMaxPrompts)));
+  JsonObject body = parse_body(request.body, json_limits(facts.context_length, std::min(most, kMaxPrompts)));
+  if (request.salt) body["cache_salt"] = *request.salt;
   RequestLimits limits = request_limits(facts, most, config_.defaults);
   limits.tenant = request.tenant;
   GenerationRequest parsed = dialect.parse(body, limits);

@@ -48,7 +48,7 @@ engine::PrefixOwner Api::prefix_owner(const HttpRequest& request, std::string ca
 }
 
 engine::PrefixOwner Api::named_owner(const HttpRequest& request) const {
-  return prefix_owner(request, query_value(request.query, "cache_salt").value_or(""));
+  return prefix_owner(request, salt_of(request));
 }
 
 asio::awaitable<void> Api::list_prefixes(HttpRequest& request, ReplyWriter& out) {

@@ -26,7 +26,7 @@ std::string id_of(const HttpRequest& request) {
 }
 
 ResponseOwner owner_of(const HttpRequest& request) {
-  return {.tenant = request.tenant, .salt = query_value(request.query, "cache_salt").value_or("")};
+  return {.tenant = request.tenant, .salt = salt_of(request)};
 }
 
 /// The same for what is not there and for what is somebody else's.
@@ -143,8 +143,7 @@ asio::awaitable<void> Api::response_input(HttpRequest& request, ReplyWriter& out
 
 asio::awaitable<void> Api::count_response_input(HttpRequest& request, ReplyWriter& out) {
   const Model& model = ready_model();
-  co_await send_converted(
-      request, [&] { return response_count_reply(model, request.body, request.tenant, responses_); }, out);
+  co_await send_converted(request, [&] { return response_count_reply(model, request, responses_); }, out);
 }
 
 asio::awaitable<void> Api::delete_response(HttpRequest& request, ReplyWriter& out) {

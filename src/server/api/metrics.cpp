@@ -225,6 +225,23 @@ void add_threads(Families& out, const executor::ThreadFigures& t) {
       {{"all", num(t.most)}, {"free", num(t.free)}, {"used", num(t.used)}}, "of");
 }
 
+/// What gateways scrape of a vLLM server to share out load, by vLLM's names.
+void add_vllm_names(Families& out, const Snapshot& s, const std::string& model) {
+  const kv::CacheStats& c = s.cache;
+  const auto gauge = [&](const char* name, const char* help, double value) {
+    add(out, MetricType::Gauge, name, help, {{model.c_str(), value}}, "model_name");
+  };
+  gauge("vllm:num_requests_running", "As coppice_num_requests_running.", num(s.running_requests));
+  gauge("vllm:num_requests_waiting", "As coppice_num_requests_waiting.", num(s.waiting_requests));
+  gauge("vllm:kv_cache_usage_perc", "As coppice_kv_cache_usage_perc.", c.total > 0 ? num(c.in_use) / num(c.total) : 0);
+  MetricFamily config{"vllm:cache_config_info", "Blocks of the pool, and their tokens.", MetricType::Gauge, {}};
+  prometheus::ClientMetric& metric = config.metric.emplace_back();
+  metric.label = {
+      {"model_name", model}, {"block_size", std::to_string(c.block_size)}, {"num_gpu_blocks", std::to_string(c.total)}};
+  metric.gauge.value = 1;
+  out.push_back(std::move(config));
+}
+
 void add_engine(Families& out, const Snapshot& s) {
   add_cache(out, s);
   add_tokens(out, s);
@@ -271,7 +288,8 @@ Rejection rejection_of(int status, bool draining) {
 }
 
 std::string Metrics::scrape(const engine::Snapshot* snapshot, const HttpFigures& http,
-                            const ResponseStoreFigures& responses, const vision::PictureFigures& images) const {
+                            const ResponseStoreFigures& responses, const vision::PictureFigures& images,
+                            const std::string& model) const {
   COPPICE_ASSERT(io_thread_.mine());
   static constexpr std::array kReasons = {"too_long",     "too_many_samples", "queue_full", "shutdown",   "failed",
                                           "timeout",      "unsatisfiable",    "too_heavy",  "no_memory",  "invalid",
@@ -310,7 +328,10 @@ std::string Metrics::scrape(const engine::Snapshot* snapshot, const HttpFigures&
   add_counter(out, "coppice_stored_response_evictions_total", "Stored responses given up for room.",
               responses.evictions);
   add_images(out, images);
-  if (snapshot != nullptr) add_engine(out, *snapshot);
+  if (snapshot != nullptr) {
+    add_engine(out, *snapshot);
+    add_vllm_names(out, *snapshot, model);
+  }
   std::ostringstream text;
   prometheus::TextSerializer().Serialize(text, out);
   return text.str();

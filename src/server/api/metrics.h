@@ -79,7 +79,7 @@ class Metrics final : public ReplyObserver {
 
   /// `snapshot`: null while the model is loading.
   std::string scrape(const engine::Snapshot* snapshot, const HttpFigures& http, const ResponseStoreFigures& responses,
-                     const vision::PictureFigures& images = {}) const;
+                     const vision::PictureFigures& images = {}, const std::string& model = "") const;
 
  private:
   check::ThreadRole io_thread_;

@@ -83,6 +83,28 @@ std::string slots_json(const ModelFacts& facts, const engine::Snapshot& snapshot
   return dump(std::move(slots));
 }
 
+// The path is the served name: a router asks for tokenizers and chats by it, and a file's place is nobody's business.
+std::string sglang_model_info_json(const ApiConfig& config) {
+  return dump(
+      JsonObject{{"model_path", config.names.id}, {"tokenizer_path", config.names.id}, {"is_generation", true}});
+}
+
+std::string sglang_server_info_json(const ApiConfig& config, const ModelFacts& facts,
+                                    const engine::Snapshot& snapshot) {
+  const kv::CacheStats& cache = snapshot.cache;
+  return dump(JsonObject{{"model_id", config.names.id},
+                         {"model_path", config.names.id},
+                         {"served_model_name", config.names.id},
+                         {"version", "coppice " + config.version},
+                         {"dp_size", 1},
+                         {"tp_size", 1},
+                         {"page_size", cache.block_size},
+                         {"max_total_tokens", cache.total * cache.block_size},
+                         {"max_running_requests", facts.max_batch},
+                         {"max_batch_size", facts.max_batch},
+                         {"context_length", facts.context_length}});
+}
+
 std::string tokenizer_info_json(const ModelFacts& facts) {
   const auto or_null = [](const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); };
   return dump(JsonObject{{"tokenizer_class", "PreTrainedTokenizerFast"},

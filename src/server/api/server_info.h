@@ -26,6 +26,10 @@ std::string slots_json(const ModelFacts& facts, const engine::Snapshot& snapshot
 /// vLLM's: what a client needs to use the tokenizer and the chat template from afar, in the words of Hugging Face's configuration.
 std::string tokenizer_info_json(const ModelFacts& facts);
 
+/// SGLang's /get_model_info and /get_server_info, as far as its router reads them: which model a worker has, and how much it takes.
+std::string sglang_model_info_json(const ApiConfig& config);
+std::string sglang_server_info_json(const ApiConfig& config, const ModelFacts& facts, const engine::Snapshot& snapshot);
+
 /// 404: a request names a model that is not this one. It says how to take any name.
 RequestError unknown_model(const std::string& name, const ServedNames& names);
 

@@ -1,12 +1,18 @@
 #include "server/api/tokenize.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <span>
 #include <utility>
+#include <variant>
 #include <vector>
 
+#include "server/api/base/dialect.h"
 #include "server/api/base/json_fields.h"
+#include "server/api/base/sampling_fields.h"
 #include "server/api/base/tool_fields.h"
 #include "server/api/openai/openai_request.h"
+#include "server/base/random_name.h"
 #include "server/jobs/prompt_text.h"
 #include "text/utf8_stream.h"
 
@@ -57,7 +63,42 @@ Tokens plain_tokens(const Model& model, const JsonFields& f) {
                      [&](std::size_t most) { return model.tokenize(text, special, parse, most); });
 }
 
+JsonObject rendered(const JsonFields& f, kv::TextView prompt) {
+  JsonArray ids;
+  for (const std::int32_t bits : prompt.bits()) ids.push_back(std::max(bits, 0));
+  return {{"request_id", "render-" + random_name()},
+          {"model", f.string("model").value_or("")},
+          {"token_ids", std::move(ids)},
+          {"sampling_params", JsonObject{}},
+          {"stream", f.boolean("stream").value_or(false)}};
+}
+
 }  // namespace
+
+std::string render_chat_reply(const Model& model, std::string_view body) {
+  const JsonObject json = parse_body(body, json_limits(model.facts().context_length));
+  const JsonFields f(json);
+  return dump(rendered(f, symbols_of(model, f)));
+}
+
+std::string render_prompts_reply(const Model& model, std::string_view body) {
+  const JsonObject json = parse_body(body, json_limits(model.facts().context_length, kMaxPrompts));
+  const JsonFields f(json);
+  const bool special = f.boolean("add_special_tokens").value_or(true);
+  JsonArray list;
+  for (const Prompt& prompt : parse_prompts(f, request_limits(model.facts()))) {
+    const auto* text = std::get_if<std::string>(&prompt);
+    const auto* tokens = std::get_if<Tokens>(&prompt);
+    if (text != nullptr) {
+      list.push_back(rendered(f, text_tokens(model.facts(), *text, "prompt", [&](std::size_t most) {
+                                return model.tokenize(*text, special, true, most);
+                              })));
+    } else if (tokens != nullptr) {
+      list.push_back(rendered(f, *tokens));
+    }
+  }
+  return dump(std::move(list));
+}
 
 std::string tokenize_reply(const Model& model, std::string_view body) {
   const JsonObject json = parse_body(body, json_limits(model.facts().context_length));

@@ -18,6 +18,11 @@ std::string template_reply(const Model& model, std::string_view body);
 /// {"messages", ...} -> {"object", "input_tokens"}.
 std::string count_reply(const Model& model, std::string_view body);
 
+/// vLLM's, for routers that want to know where a prompt is cached. {"messages", ...} -> {"request_id", "model", "token_ids", ...}, the chat as the model gets
+/// it; {"prompt", ...} -> a list of such, one of each prompt. Rows of images are tokens 0, as in KV events.
+std::string render_chat_reply(const Model& model, std::string_view body);
+std::string render_prompts_reply(const Model& model, std::string_view body);
+
 /// {"tokens"} -> {"content", "prompt"}: the same text under both servers' names.
 std::string detokenize_reply(const Model& model, std::string_view body);
 

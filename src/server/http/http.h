@@ -3,6 +3,7 @@
 
 #include <boost/asio/awaitable.hpp>
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -23,10 +24,11 @@ struct HttpRequest {
   std::string asked_fields;  ///< Access-Control-Request-Headers; empty: none
   /// Its browser says that a page of another origin sent it; such a one may have no `origin`.
   bool from_other_page = false;
-  bool asks_for_method = false;  ///< there is an Access-Control-Request-Method
-  std::string reply_fields;      ///< set by HttpHandler::admit(), also if it throws: lines for the head of the reply
-  std::string client;            ///< set by HttpHandler::admit(), for the log: whose key it is
-  std::string tenant;            ///< set by HttpHandler::admit(): the same for all requests of one key; empty: no keys
+  bool asks_for_method = false;     ///< there is an Access-Control-Request-Method
+  std::optional<std::string> salt;  ///< what the field says that HttpLimits::salt_field names; none: it isn't there
+  std::string reply_fields;         ///< set by HttpHandler::admit(), also if it throws: lines for the head of the reply
+  std::string client;               ///< set by HttpHandler::admit(), for the log: whose key it is
+  std::string tenant;  ///< set by HttpHandler::admit(): the same for all requests of one key; empty: no keys
   std::string body;
   BodyBudget::Charge body_charge;
 

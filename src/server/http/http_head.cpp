@@ -57,6 +57,23 @@ bool is_from_other_page(const http::request_header<>& head) {
   return (site == "cross-site" || site == "same-site") && head["Sec-Fetch-Mode"] != "navigate";
 }
 
+/// A proxy answers for it: where it says nothing, or not one thing, nobody may be taken for somebody else.
+std::optional<std::string> salt_of(const http::request_header<>& head, const HttpLimits& limits) {
+  if (limits.salt_field.empty()) return std::nullopt;
+  const auto [first, last] = head.equal_range(limits.salt_field);
+  if (first == last) return std::nullopt;
+  const std::string_view salt = first->value();
+  const auto visible = [](char c) { return c > ' ' && c <= '~'; };
+  const bool good = std::next(first) == last && !salt.empty() && salt.size() <= limits.max_salt_bytes &&
+                    std::ranges::all_of(salt, visible);
+  if (!good)
+    throw RequestError(400,
+                       fmt::format("The field '{}' must be there once, with 1 to {} visible ASCII characters.",
+                                   limits.salt_field, limits.max_salt_bytes),
+                       "", "bad_salt_header");
+  return std::string(salt);
+}
+
 }  // namespace
 
 std::string new_request_id() {
@@ -92,6 +109,7 @@ HttpRequest read_head(const http::request_header<>& head, const HttpLimits& limi
     request.authorization = std::string_view(first->value());
   else if (const std::string_view key = head["X-Api-Key"]; first == last && !key.empty())  // Anthropic's clients
     request.authorization = fmt::format("Bearer {}", key);
+  request.salt = salt_of(head, limits);
   request.host = std::string_view(head[http::field::host]);
   request.from_other_page = is_from_other_page(head);
   request.origin = std::string_view(head[http::field::origin]);
@@ -124,6 +142,10 @@ std::optional<std::string> query_value(std::string_view query, std::string_view 
     return percent_decoded(value);
   }
   return std::nullopt;
+}
+
+std::string salt_of(const HttpRequest& request) {
+  return request.salt ? *request.salt : query_value(request.query, "cache_salt").value_or("");
 }
 
 std::optional<RequestError> protocol_error(boost::system::error_code error, bool overdue, const HttpLimits& limits) {

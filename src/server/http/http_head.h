@@ -32,6 +32,9 @@ std::string percent_decoded(std::string_view text);
 /// Of the first field of this name in HttpRequest::query, decoded.
 std::optional<std::string> query_value(std::string_view query, std::string_view name);
 
+/// Of a request without a body that could say one.
+std::string salt_of(const HttpRequest& request);
+
 /// The reply to what the parser could not take (`overdue`: or didn't get in time); none: nobody is there to read it.
 std::optional<RequestError> protocol_error(boost::system::error_code error, bool overdue, const HttpLimits& limits);
 

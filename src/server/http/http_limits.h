@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <string>
 
 namespace coppice::server {
 
@@ -29,7 +30,9 @@ struct HttpLimits {
   double linger_seconds = 2;          ///< for what a refused client still sends to be read
   double write_seconds = 30;          ///< for a client to take what is written, and
   double slowest_reader = 16 << 10;   ///< a second more for so many bytes of it
-  int send_buffer_bytes = 0;          ///< per socket; 0: the system's choice
+  std::string salt_field;             ///< of a request's head, which a proxy sets: its cache_salt. Empty: there is none
+  std::size_t max_salt_bytes = 256;
+  int send_buffer_bytes = 0;  ///< per socket; 0: the system's choice
 
   /// Connections of one address that may wait for a request or its end. A proxy may bring everybody from one address.
   std::size_t most_waiting_of_address() const { return std::max(max_connections / 2, std::size_t{64}); }

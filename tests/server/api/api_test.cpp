@@ -321,6 +321,38 @@ TEST_F(ApiTest, SaltReachesTheEngine) {
   EXPECT_EQ(model.salt(0), "tenant");
 }
 
+/// A proxy's word goes before its clients'.
+TEST_F(ApiTest, AHeaderThatTheOperatorNamesIsTheSalt) {
+  server::ServerConfig c = config();
+  c.http.salt_field = "X-Tenant";
+  FakeModel& model = start(words({"x"}), c);
+  const auto send = [&](const std::string& path, const std::string& body) {
+    return exchange(post_request(path, body, "x-tenant: alice\r\n"));
+  };
+  EXPECT_EQ(send("/v1/completions", R"({"prompt": "hi", "cache_salt": "body"})").status, 200);
+  EXPECT_EQ(model.salt(0), "alice");
+  const std::string messages = R"({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4})";
+  std::size_t n = 1;
+  for (const char* path : {"/v1/chat/completions", "/v1/messages"}) {
+    EXPECT_EQ(send(path, messages).status, 200) << path;
+    EXPECT_EQ(model.salt(n++), "alice") << path;
+  }
+  EXPECT_EQ(send("/v1/responses", R"({"input": "hi"})").status, 200);
+  EXPECT_EQ(model.salt(n++), "alice");
+  EXPECT_EQ(exchange(post_request("/v1/completions", R"({"prompt": "hi", "cache_salt": "body"})")).status, 200);
+  EXPECT_EQ(model.salt(n++), "body") << "without the header nothing changes";
+
+  for (const std::string& fields :
+       {std::string("X-Tenant:\r\n"), std::string("X-Tenant:  \r\n"), std::string("X-Tenant: a b\r\n"),
+        std::string("X-Tenant: \xc3\xa4\r\n"), std::string("X-Tenant: a\r\nX-Tenant: a\r\n"),
+        fmt::format("X-Tenant: {}\r\n", std::string(257, 'a'))}) {
+    const HttpAnswer answer = exchange(post_request("/v1/completions", R"({"prompt": "hi"})", fields));
+    EXPECT_EQ(answer.status, 400) << fields;
+    EXPECT_EQ(answer.code(), "bad_salt_header") << fields;
+  }
+  EXPECT_EQ(model.submitted(), n);
+}
+
 TEST_F(ApiTest, SaltIsAtMost256Bytes) {
   FakeModel& model = start(words({"x"}));
   EXPECT_EQ(complete(fmt::format(R"(, "cache_salt": "{}")", std::string(256, 'a'))).status, 200);

@@ -177,6 +177,41 @@ TEST_F(RoutesTest, TellsOfItselfAsVllmDoes) {
     "chat_template": "{{ messages }}"})"));
 }
 
+/// A router that knows what is cached by tokens asks for a request's.
+TEST_F(RoutesTest, RendersRequestsAsTokens) {
+  start();
+  const std::string chat = R"({"model": "the-model", "messages": [{"role": "user", "content": "hi"}]})";
+  const json rendered = post("/v1/chat/completions/render", chat).json();
+  EXPECT_EQ(rendered["token_ids"], post("/tokenize", chat).json()["tokens"]);
+  EXPECT_FALSE(rendered["token_ids"].empty());
+  EXPECT_EQ(rendered["model"], "the-model");
+  EXPECT_FALSE(rendered["request_id"].get<std::string>().empty());
+
+  const json prompts = post("/v1/completions/render", R"({"prompt": ["one", "two"]})").json();
+  ASSERT_EQ(prompts.size(), 2U);
+  EXPECT_EQ(prompts[0]["token_ids"], post("/tokenize", R"({"prompt": "one"})").json()["tokens"]);
+  EXPECT_EQ(prompts[1]["token_ids"], post("/tokenize", R"({"prompt": "two"})").json()["tokens"]);
+  EXPECT_EQ(post("/v1/completions/render", R"({"prompt": [5, 6, 7]})").json()[0]["token_ids"], json({5, 6, 7}));
+  EXPECT_EQ(post("/v1/completions/render", "{}").status, 400);
+  EXPECT_EQ(post("/v1/chat/completions/render", "{}").status, 400);
+}
+
+TEST_F(RoutesTest, SglangsRouterLearnsWhichModelThisIs) {
+  start();
+  for (const char* path : {"/get_model_info", "/model_info"}) {
+    const json info = get(path).json();
+    EXPECT_EQ(info["model_path"], "the-model");
+    EXPECT_EQ(info["is_generation"], true);
+  }
+  for (const char* path : {"/get_server_info", "/server_info"}) {
+    const json info = get(path).json();
+    for (const char* field : {"model_id", "model_path", "served_model_name"})
+      EXPECT_EQ(info[field], "the-model") << field;
+    EXPECT_EQ(info["max_running_requests"], 4);
+    EXPECT_EQ(info["dp_size"], 1);
+  }
+}
+
 TEST_F(RoutesTest, AVerboseServerTellsThePrompt) {
   server::ServerConfig c = config();
   c.api.verbose = true;

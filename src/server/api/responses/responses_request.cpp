@@ -255,13 +255,13 @@ GenerationRequest parse_responses_request(const JsonObject& body, const RequestL
   return r;
 }
 
-std::string response_count_reply(const Model& model, std::string_view body, std::string_view tenant,
-                                 ResponseStore& store) {
+std::string response_count_reply(const Model& model, const HttpRequest& request, ResponseStore& store) {
   const ModelFacts& facts = model.facts();
-  JsonObject json = parse_body(body, json_limits(facts.context_length));
+  JsonObject json = parse_body(request.body, json_limits(facts.context_length));
   json["store"] = false;
+  if (request.salt) json["cache_salt"] = *request.salt;
   RequestLimits limits = request_limits(facts);
-  limits.tenant = tenant;
+  limits.tenant = request.tenant;
   GenerationRequest r = parse_responses_request(json, limits, store);
   const kv::Text prompt = chat_symbols(model, std::move(r.messages), r.turn_end, r.tools, r.input_field, kAnyLength);
   return dump(JsonObject{{"object", "response.input_tokens"}, {"input_tokens", prompt.size()}});

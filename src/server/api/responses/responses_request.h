@@ -7,6 +7,7 @@
 
 #include "server/api/base/dialect.h"
 #include "server/api/responses/response_store.h"
+#include "server/http/http.h"
 #include "server/jobs/generation_request.h"
 #include "server/jobs/model.h"
 
@@ -23,7 +24,6 @@ struct ResponseTerms {
 GenerationRequest parse_responses_request(const JsonObject& body, const RequestLimits& limits, ResponseStore& store);
 
 /// {"object", "input_tokens"}: of the input as the model gets it, however long it is. `body`: a request; nothing of it is stored.
-std::string response_count_reply(const Model& model, std::string_view body, std::string_view tenant,
-                                 ResponseStore& store);
+std::string response_count_reply(const Model& model, const HttpRequest& request, ResponseStore& store);
 
 }  // namespace coppice::server

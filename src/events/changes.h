@@ -1,0 +1,34 @@
+// Changes: which full blocks the cache has and has no more, as plain data, in the order in which that came about.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "kv/namespace.h"
+#include "kv/text.h"
+#include "kv/types.h"
+
+namespace coppice::events {
+
+struct Changes {
+  struct One {
+    bool entered = false;     ///< false: it left, and of the rest only `digest` and `space` are told
+    bool is_first = false;    ///< no block is before it in its text
+    std::uint32_t space = 0;  ///< in `spaces`
+    std::uint32_t n_spans = 0;
+    kv::Digest digest{};  ///< of its text up to its end
+    kv::Digest parent{};  ///< of the text before it
+  };
+
+  bool anew = false;  ///< all that was told before is void
+  std::vector<One> list;
+  std::vector<std::int32_t> symbols;  ///< of those that entered, block_size each: kv::TextView::bits()
+  std::vector<kv::MediumSpan>
+      spans;  ///< of those that entered, n_spans each; `first` is counted from the block's beginning
+  std::vector<kv::Namespace> spaces;
+
+  bool empty() const { return !anew && list.empty(); }
+};
+
+}  // namespace coppice::events
