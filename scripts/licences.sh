@@ -25,6 +25,7 @@ debian OpenSSL libssl-dev
 debian fmt libfmt-dev
 debian spdlog libspdlog-dev
 debian prometheus-cpp prometheus-cpp-dev
+debian "ZeroMQ, under its exception for static linking" libzmq3-dev
 debian libjpeg-turbo libturbojpeg0-dev
 debian libpng libpng-dev
 debian zlib zlib1g-dev

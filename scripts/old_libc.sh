@@ -9,7 +9,7 @@ source "$(dirname "$0")/lib.sh"
 zig_version=0.17.1
 zig_sha256=ea6cc5d87b033cf0aedfbc8f9549a908cae6c50ac31f1698188fa48a74524b54
 glibc=2.28
-sources=(fmtlib=libfmt-dev spdlog=libspdlog-dev highway=libhwy-dev prometheus-cpp=prometheus-cpp-dev)  # source package=what Debian makes of it
+sources=(fmtlib=libfmt-dev spdlog=libspdlog-dev highway=libhwy-dev prometheus-cpp=prometheus-cpp-dev zeromq3=libzmq3-dev)  # source package=what Debian makes of it
 shim="$repo/packaging/wheel/older_glibc.c"
 
 step=${1:-}
@@ -87,6 +87,8 @@ compile_archives() {
       spdlog) options=(-DSPDLOG_FMT_EXTERNAL=ON -DSPDLOG_BUILD_EXAMPLE=OFF) ;;
       highway) options=(-DHWY_ENABLE_TESTS=OFF -DHWY_ENABLE_EXAMPLES=OFF -DHWY_ENABLE_CONTRIB=OFF -DBUILD_TESTING=OFF) ;;
       prometheus-cpp) options=(-DENABLE_PUSH=OFF -DENABLE_PULL=OFF -DENABLE_TESTING=OFF -DENABLE_COMPRESSION=OFF) ;;
+      zeromq3) options=(-DBUILD_SHARED=OFF -DBUILD_TESTS=OFF -DWITH_PERF_TOOL=OFF -DWITH_DOCS=OFF -DENABLE_CURVE=OFF -DWITH_LIBSODIUM=OFF
+        -DWITH_LIBBSD=OFF -DWITH_TLS=OFF -DENABLE_WS=OFF -DWITH_OPENPGM=OFF -DWITH_NORM=OFF) ;;  # TCP and local sockets
     esac
     cmake -G Ninja -S "$work/$name"-*/ -B "$work/$name.build" -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF -DCMAKE_POSITION_INDEPENDENT_CODE=ON \
       -DCMAKE_C_COMPILER=clang-19 -DCMAKE_CXX_COMPILER=clang++-19 -DCMAKE_CXX_FLAGS=-w "-DCMAKE_INSTALL_PREFIX=$work/$name.out" \
