@@ -210,7 +210,7 @@ def test_a_new_server_is_told_apart_from_the_old_one(places):
         for n in range(100, 40, -10):  # numbers that the next one doesn't reach at once
             ask(server, f"{n} " + prompt(n))
         ask(server, prompt(100))
-        router.wait(lambda: router.last > 4 and set(full_blocks(server, prompt(100))) <= texts(router))
+        router.wait(lambda: router.last is not None and router.last > 4 and set(full_blocks(server, prompt(100))) <= texts(router))
         old, last = texts(router), router.last
         assert server.end() == 0
         router.last = None
