@@ -136,7 +136,7 @@ std::string Publisher::endpoint() const {
 }
 
 void Publisher::start(EncodeOptions encoding) {
-  thread_ = std::jthread([this, encoding = std::move(encoding)](const std::stop_token& stop) {
+  thread_ = std::jthread([this, encoding](const std::stop_token& stop) {
     doorbell_.ring();  // there may be something already
     while (!stop.stop_requested()) {
       try {
