@@ -47,8 +47,9 @@ class ChangeFeed final : public kv::TreeObserver {
   void lose() noexcept COPPICE_REQUIRES(mutex_);
 
   const std::size_t most_;
-  std::function<void()> changed_, wake_;
+  std::function<void()> changed_;
   mutable check::Mutex mutex_;
+  std::function<void()> wake_ COPPICE_GUARDED_BY(mutex_);
   Changes changes_ COPPICE_GUARDED_BY(mutex_);
   std::size_t told_ COPPICE_GUARDED_BY(mutex_) = 0;  // of changes_: by begin_all() to end_all()
   bool telling_ COPPICE_GUARDED_BY(mutex_) = false;

@@ -164,10 +164,10 @@ TEST_P(ParityTest, F32WeightsAgreeWithLibllamaAndWithEachOther) {
     dense.push_back(shared.run(*e, kShuffle));
     for (std::size_t i = 0; i < dense.size(); ++i) against_libllama.add(dense[i], reference[i]);
 
-    // Greedy text, each going its own way.
+    // Greedy text, each going its own way. (Behind 25 tokens Gemma's 25th is one of two that are equally likely.)
     ExecutorRig rig(*e, kShuffle);
     RigSequence s;
-    const std::span<const kv::Token> prompt = std::span(all[0].tokens).first(all[0].prompt);
+    const std::span<const kv::Token> prompt = std::span(all[0].tokens).first(13);
     Row ours = rig.feed(s, prompt, kChunk).front();
     l.clear();
     Row theirs = l.feed(prompt, 1).front();
