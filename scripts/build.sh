@@ -11,6 +11,8 @@ if [[ $preset == package ]]; then
 elif [[ $preset == wheel ]]; then
   "$repo/scripts/deps.sh" wheel
   old_libc=$("$repo/scripts/old_libc.sh")
+  # CMake remembers where it found libraries.
+  grep -qs "^COPPICE_OLD_LIBC:PATH=$old_libc/lib\$" "$repo/build-wheel/CMakeCache.txt" || rm -f "$repo/build-wheel/CMakeCache.txt"
   llama=$(llama_build_dir "${old_libc##*/}")
   options=(-DCOPPICE_OLD_LIBC="$old_libc/lib" -DCMAKE_EXE_LINKER_FLAGS="$(old_libc_flags "$old_libc")")
 else

@@ -112,7 +112,7 @@ recipe_key() {
 }
 llama_build_dir() { echo "$cache/llama-$llama_version-$(recipe_key llama)-${1:-$(cpu_key)}"; }
 # What links with a folder that scripts/old_libc.sh made.
-old_libc_flags() { echo "-fuse-ld=lld -B$1/lib -L$1/lib -static-libgcc -Wl,--no-undefined"; }
+old_libc_flags() { echo "-fuse-ld=lld -B$1/libc -L$1/libc -static-libgcc -Wl,--no-undefined"; }
 xgrammar_build_dir() { echo "$xgrammar_sources-$(recipe_key xgrammar)"; }
 
 # build_foreign RECIPE FOLDER WHAT SOURCES FLAGS TARGET...: compiles targets of cmake/RECIPE (SOURCES: its option for them) into

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# old_libc.sh: makes a folder to link with, so that what is linked runs with any C library from glibc 2.28 on, and prints its path. In its lib:
-#   libc.so and others, crt1.o   glibc 2.28's symbols and start-up files, as Zig writes them; what our code wants of newer ones, packaging/wheel/older_glibc.c
-#   libstdc++.so                 Debian's libstdc++.a as one shared library, as exceptions cross our files; in run it has the name under which it runs
-#   *.a                          libraries that Debian has only as shared ones, from its source packages of the same versions
+# old_libc.sh: makes a folder to link with, so that what is linked runs with any C library from glibc 2.28 on, and prints its path. In it:
+#   libc/libc.so and others   glibc 2.28's symbols and start-up files, as Zig writes them; what our code wants of newer ones, packaging/wheel/older_glibc.c.
+#                             Nothing runs with these: CMake puts lib, where it knows files, into programs as a place to look for libraries
+#   libc/libstdc++.so         Debian's libstdc++.a as one shared library, as exceptions cross our files; in run it has the name under which it runs
+#   lib/*.a                   libraries that Debian has only as shared ones, from its source packages of the same versions
 # (docs/adr/0073-one-wheel.md)
 source "$(dirname "$0")/lib.sh"
 
@@ -27,7 +28,7 @@ if [[ -e $made/.complete ]]; then
 fi
 work="$made.incoming"
 log="$cache/logs/old-libc"
-mkdir -p "$work/lib" "$cache/logs"
+mkdir -p "$work"/lib{,c} "$cache/logs"
 cd "$work"
 
 # Its files for glibc: it compiles them when a program is linked, and names them in the linker's command.
@@ -41,23 +42,23 @@ take_glibc() {
     -O2 -fPIE -pie main.c -o main -lm -lpthread -ldl -lrt -v
   local name
   for name in Scrt1.o libc_nonshared.a libc.so.6 libm.so.6 libpthread.so.0 libdl.so.2 librt.so.1 libresolv.so.2 libutil.so.1 libld.so.2; do
-    cp "$(find "$work/zig/cache/o" -name "$name" -print -quit)" lib/
+    cp "$(find "$work/zig/cache/o" -name "$name" -print -quit)" libc/
   done
-  for name in m pthread dl rt resolv util; do ln -s "$(cd lib && echo "lib$name.so".*)" "lib/lib$name.so"; done
+  for name in m pthread dl rt resolv util; do ln -s "$(cd libc && echo "lib$name.so".*)" "libc/lib$name.so"; done
   clang-19 -O2 -fPIC -Wall -Wextra -Werror -c "$shim" -o older_glibc.o
-  llvm-ar-19 rcs lib/libolder_glibc.a older_glibc.o
+  llvm-ar-19 rcs libc/libolder_glibc.a older_glibc.o
   # Of 2.28 on these are one library in newer ones, so nobody names them.
   printf 'GROUP ( %s %s %s AS_NEEDED ( %s ) )\n' libc.so.6 libolder_glibc.a libc_nonshared.a \
-    "libpthread.so.0 libdl.so.2 librt.so.1 libm.so.6 libld.so.2" >lib/libc.so
+    "libpthread.so.0 libdl.so.2 librt.so.1 libm.so.6 libld.so.2" >libc/libc.so
 }
 
-link_flags=(-fuse-ld=lld "-B$work/lib" "-L$work/lib" -static-libgcc)
+link_flags=(-fuse-ld=lld "-B$work/libc" "-L$work/libc" -static-libgcc)
 link_stdcxx() {
   mkdir run
   clang-19 -shared -nostdlib++ "${link_flags[@]}" -Wl,-soname,libcoppice_stdc++.so -Wl,--whole-archive -l:libstdc++.a -Wl,--no-whole-archive \
     -Wl,--no-undefined -Wl,-z,relro,-z,now -lm -o run/libcoppice_stdc++.so
   llvm-strip-19 --strip-unneeded run/libcoppice_stdc++.so
-  ln -s ../run/libcoppice_stdc++.so lib/libstdc++.so
+  ln -s ../run/libcoppice_stdc++.so libc/libstdc++.so
 }
 
 # The versions of the headers that are installed, by apt with all of its checks.
@@ -106,7 +107,7 @@ fi
 need_disk "$cache" 800 "what the wheel is linked with"
 say "Making what a wheel is linked with, two minutes (into $made)"
 rm -rf "$work"
-mkdir -p "$work/lib"
+mkdir -p "$work"/lib{,c}
 if [[ ! -x $cache/venv/bin/pip ]]; then
   logged "download tool" "$cache/logs/venv.log" python3 -m venv "$cache/venv" || die "Python cannot make a virtual environment (log: $cache/logs/venv.log)"
 fi
@@ -115,7 +116,7 @@ take "glibc $glibc" take_glibc "glibc $glibc's symbols could not be made"
 take "libstdc++" link_stdcxx "libstdc++ could not be linked"
 take "sources" fetch_sources "Debian's source packages could not be fetched"
 take "libraries" compile_archives "Debian's source packages could not be compiled"
-find "$work" -mindepth 1 -maxdepth 1 ! -name lib ! -name run -exec rm -rf {} +
+find "$work" -mindepth 1 -maxdepth 1 ! -name lib ! -name libc ! -name run -exec rm -rf {} +
 touch "$work/.complete"
 mv "$work" "$made"
 echo "$made"

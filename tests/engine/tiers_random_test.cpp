@@ -18,7 +18,7 @@ namespace {
 
 using Contents = FakeStore::Contents;
 
-constexpr std::int64_t kOperations = test::kSanitized ? 150'000 : 1'000'000;
+constexpr std::int64_t kOperations = test::kSanitized ? 150'000 : 500'000;
 
 class Server {
  public:
