@@ -114,7 +114,7 @@ std::optional<Parts> Projector::parts(std::uint32_t width, std::uint32_t height,
   const mtmd::bitmap bitmap(mtmd_bitmap_init(width, height, rgb));
   const mtmd_input_part part{.text = nullptr, .bitmap = bitmap.ptr.get()};
   const mtmd_input_part* parts[] = {&part};
-  const std::unique_ptr<mtmd_input_chunks, FreeChunks> chunks(mtmd_input_chunks_init());
+  const std::shared_ptr<mtmd_input_chunks> chunks(mtmd_input_chunks_init(), FreeChunks());
   const text::LlamaErrorCapture errors;
   if (mtmd_tokenize_from_parts(context_.get(), chunks.get(), parts, 1, false) != 0) {
     throw_if_no_memory(errors);
@@ -130,8 +130,7 @@ std::optional<Parts> Projector::parts(std::uint32_t width, std::uint32_t height,
       continue;
     }
     prepared.emplace_back(Stretch{
-        .chunk = {mtmd_input_chunk_copy(chunk),
-                  [](const mtmd_input_chunk* own) { mtmd_input_chunk_free(const_cast<mtmd_input_chunk*>(own)); }},
+        .chunk = {chunks, chunk},  // libmtmd's copy leaks where memory is short
         .n_rows = static_cast<int>(mtmd_input_chunk_get_n_tokens(chunk)),
         .columns = grids() ? columns_of(chunk) : 0,
         .whole = mtmd_decode_use_non_causal(context_.get(), chunk)});
