@@ -129,11 +129,10 @@ std::optional<Parts> Projector::parts(std::uint32_t width, std::uint32_t height,
       prepared.emplace_back(std::vector<kv::Token>(tokens, tokens + n));
       continue;
     }
-    prepared.emplace_back(Stretch{
-        .chunk = {chunks, chunk},  // libmtmd's copy leaks where memory is short
-        .n_rows = static_cast<int>(mtmd_input_chunk_get_n_tokens(chunk)),
-        .columns = grids() ? columns_of(chunk) : 0,
-        .whole = mtmd_decode_use_non_causal(context_.get(), chunk)});
+    prepared.emplace_back(Stretch{.chunk = {chunks, chunk},  // libmtmd's copy leaks where memory is short
+                                  .n_rows = static_cast<int>(mtmd_input_chunk_get_n_tokens(chunk)),
+                                  .columns = grids() ? columns_of(chunk) : 0,
+                                  .whole = mtmd_decode_use_non_causal(context_.get(), chunk)});
   }
   return prepared;
 }
