@@ -74,6 +74,9 @@ class BareDebian:
         for file in ("/etc/resolv.conf", "/etc/pip.conf"):
             if Path(file).exists():
                 shutil.copy(file, f"{self.root}{file}")
+        hosts = self.root / "etc/hosts"
+        if not hosts.exists():  # installers and container engines write it
+            hosts.write_text("127.0.0.1 localhost\n::1 localhost\n")
         release = re.search(r"^VERSION_CODENAME=(\w+)", (self.root / "etc/os-release").read_text(), re.M).group(1)
         if (found := mirrors()) and release == "bookworm":
             (self.root / "etc/apt/sources.list").write_text("".join(f"deb {found[suite]} {suite} main\n" for suite in SUITES if suite in found))
