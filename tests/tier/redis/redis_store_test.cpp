@@ -166,10 +166,10 @@ TEST_F(RedisTest, TlsTrustsOnlyTheRightCertificate) {
   if (redis_server().empty()) GTEST_SKIP() << "there is no program of Redis";
   char folder[] = "/tmp/coppice-tls-XXXXXX";
   const std::string key = std::string(::mkdtemp(folder)) + "/key", certificate = std::string(folder) + "/certificate";
-  const int made = Program("openssl", {"openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key,
-                                       "-out", certificate, "-days", "2", "-subj", "/CN=redis", "-addext",
-                                       "subjectAltName=IP:127.0.0.1"})
-                       .end();
+  const int made =
+      Program("openssl", {"openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out",
+                          certificate, "-days", "2", "-subj", "/CN=redis", "-addext", "subjectAltName=IP:127.0.0.1"})
+          .end();
   const int port = free_port();
   Program server(redis_server(), {"redis-server", "--port", "0", "--tls-port", std::to_string(port), "--tls-cert-file",
                                   certificate, "--tls-key-file", key, "--tls-ca-cert-file", certificate,
