@@ -68,7 +68,8 @@ fetch_sources() {
 import sys
 sys.path.append(sys.argv[1])
 from bare_debian import mirrors
-for suite, uri in (mirrors() or {"bookworm": "http://deb.debian.org/debian"}).items():
+found = mirrors() or sys.exit("apt's sources name no mirror of Debian 12")
+for suite, uri in found.items():
     print("deb-src", uri, suite, "main")
 END
   local apt=(-q -o "Dir::Etc::SourceList=$work/apt/sources.list" -o Dir::Etc::SourceParts=/dev/null -o "Dir::State::Lists=$work/apt/lists" -o APT::Sandbox::User=root)

@@ -28,6 +28,9 @@ class QueuedStore : public Store {
   virtual Counters counters() const = 0;
 
  protected:
+  /// Steps of a nice value, for threads that write or tidy: as many as there are. Where all processors compute, a writer takes time from a step (ADR 0071).
+  static constexpr int kWritersNicer = 19;
+
   struct Find {
     std::vector<Name> names;  ///< as they are asked for: to hash them takes a moment
     Found done;

@@ -18,6 +18,7 @@
 #include "server/api/base/json_fields.h"
 #include "server/api/server_info.h"
 #include "server/base/random_name.h"
+#include "server/http/http_limits.h"
 #include "server/jobs/job.h"
 #include "server/jobs/parsed_answer.h"
 #include "server/jobs/reply_loop.h"

@@ -64,12 +64,12 @@ std::optional<std::string> salt_of(const http::request_header<>& head, const Htt
   if (first == last) return std::nullopt;
   const std::string_view salt = first->value();
   const auto visible = [](char c) { return c > ' ' && c <= '~'; };
-  const bool good = std::next(first) == last && !salt.empty() && salt.size() <= limits.max_salt_bytes &&
-                    std::ranges::all_of(salt, visible);
+  const bool good =
+      std::next(first) == last && !salt.empty() && salt.size() <= kMaxSaltBytes && std::ranges::all_of(salt, visible);
   if (!good)
     throw RequestError(400,
                        fmt::format("The field '{}' must be there once, with 1 to {} visible ASCII characters.",
-                                   limits.salt_field, limits.max_salt_bytes),
+                                   limits.salt_field, kMaxSaltBytes),
                        "", "bad_salt_header");
   return std::string(salt);
 }

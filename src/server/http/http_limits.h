@@ -9,6 +9,9 @@
 
 namespace coppice::server {
 
+/// The cache keeps each salt as long as its blocks.
+inline constexpr std::size_t kMaxSaltBytes = 256;
+
 struct HttpLimits {
   std::size_t max_header_bytes = std::size_t{32} << 10;
   std::size_t max_header_fields = 100;
@@ -31,8 +34,7 @@ struct HttpLimits {
   double write_seconds = 30;          ///< for a client to take what is written, and
   double slowest_reader = 16 << 10;   ///< a second more for so many bytes of it
   std::string salt_field;             ///< of a request's head, which a proxy sets: its cache_salt. Empty: there is none
-  std::size_t max_salt_bytes = 256;
-  int send_buffer_bytes = 0;  ///< per socket; 0: the system's choice
+  int send_buffer_bytes = 0;          ///< per socket; 0: the system's choice
 
   /// Connections of one address that may wait for a request or its end. A proxy may bring everybody from one address.
   std::size_t most_waiting_of_address() const { return std::max(max_connections / 2, std::size_t{64}); }

@@ -12,7 +12,6 @@ namespace coppice::tier {
 namespace {
 
 constexpr std::chrono::seconds kTidyEvery{1}, kOpenEvery{5};
-constexpr int kNicer = 19;
 
 }  // namespace
 
@@ -26,7 +25,7 @@ DiskStore::DiskStore(std::unique_ptr<FileSystem> files, const DiskLimits& limits
     begin([this] { work(&DiskStore::loads_, [this](Load load) { answer(std::move(load)); }); });
   for (int i = 0; i < threads.writers; ++i) {
     begin([this, i] {
-      port::make_thread_nicer(kNicer);
+      port::make_thread_nicer(kWritersNicer);
       work(&DiskStore::writes_, [this, i](Write write) { answer(std::move(write), i); });
     });
   }
@@ -80,7 +79,7 @@ void DiskStore::answer(Write write, int writer) {
 }
 
 void DiskStore::keep() {
-  port::make_thread_nicer(kNicer);
+  port::make_thread_nicer(kWritersNicer);
   std::string said;
   for (;;) {
     bool more = false;

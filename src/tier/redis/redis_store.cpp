@@ -12,7 +12,6 @@ namespace coppice::tier {
 
 namespace {
 
-constexpr int kNicer = 19;
 constexpr std::size_t kNamesAtOnce = 512, kBytesInFlight = 8 << 20;
 constexpr std::chrono::seconds kProbeEvery{1};
 constexpr std::string_view kPrefix = "coppice:";
@@ -58,7 +57,7 @@ RedisStore::RedisStore(const RedisOptions& options, std::optional<Seal> seal, Sa
   threads_.emplace_back([this] { again([this] { keep(); }); });
   answers(&RedisStore::finds_, 0);
   for (int i = 0; i < options.loaders; ++i) threads_.emplace_back([this] { again([this] { load_pieces(); }); });
-  for (int i = 0; i < options.writers; ++i) answers(&RedisStore::writes_, kNicer);
+  for (int i = 0; i < options.writers; ++i) answers(&RedisStore::writes_, kWritersNicer);
 }
 
 RedisStore::~RedisStore() {
@@ -227,7 +226,7 @@ bool RedisStore::write(RedisLink& link, Write& write) {
 
 /// Looks after the connection while nobody asks, and removes what is forgotten.
 void RedisStore::keep() {
-  port::make_thread_nicer(kNicer);
+  port::make_thread_nicer(kWritersNicer);
   RedisLink link(options_.address, health_);
   for (;;) {
     const bool is_there = link.ensure();

@@ -30,10 +30,8 @@ namespace coppice::server {
 /// Prompts of one request that are to be continued: each waits by itself in the queue, of which nobody should have more than a
 /// small part.
 inline constexpr int kMaxPrompts = 128;
-/// Prompts times n of one request. Api checks it, and the next.
+/// Prompts times n of one request. Api checks it.
 inline constexpr int kMaxChoicesPerRequest = 1024;
-/// The cache keeps each salt as long as its blocks.
-inline constexpr std::size_t kMaxSaltBytes = 256;
 
 /// What a parser must know of the model and of the operator's wishes.
 struct RequestLimits {

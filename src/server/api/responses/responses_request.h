@@ -23,7 +23,7 @@ struct ResponseTerms {
 /// logged once.
 GenerationRequest parse_responses_request(const JsonObject& body, const RequestLimits& limits, ResponseStore& store);
 
-/// {"object", "input_tokens"}: of the input as the model gets it, however long it is. `body`: a request; nothing of it is stored.
+/// {"object", "input_tokens"}: of the input as the model gets it, however long it is. Nothing of the request is stored.
 std::string response_count_reply(const Model& model, const HttpRequest& request, ResponseStore& store);
 
 }  // namespace coppice::server
