@@ -109,7 +109,7 @@ bool KvRig::extend(SeqId seq, std::span<const Token> tokens, bool draft) {
   const std::int32_t promised = cache_.reserved(seq);
   if (!cache_.extend(seq, n, copies_, draft)) {
     count(Transition::kOutOfBlocks);
-    check_out_of_blocks(seq, before, n, stats);
+    check_out_of_blocks(seq, before, n, draft, stats);
     if (copies_.size() != old_copies) fail("OutOfBlocks, but copies were planned");
     end();
     return false;

@@ -187,7 +187,8 @@ class KvRig {
   void check_match(std::int32_t length, std::span<const kv::Token> tokens, const kv::Namespace& ns);
   void check_refusal(const kv::NoRoom& why, std::int32_t prompt_len, std::int32_t cached, int n_samples);
   void check_extended(kv::SeqId seq, const Tables& before, std::size_t old_copies, std::int32_t n_tokens);
-  void check_out_of_blocks(kv::SeqId seq, const Tables& before, std::int32_t n_tokens, const kv::CacheStats& stats);
+  void check_out_of_blocks(kv::SeqId seq, const Tables& before, std::int32_t n_tokens, bool draft,
+                           const kv::CacheStats& stats);
   void check_published(kv::SeqId seq, const Tables& before, std::int32_t old_published);
   void note_left_to_others(kv::SeqId seq, const Tables& before);
   bool is_held(kv::BlockId block) const;

@@ -96,7 +96,8 @@ void KvRig::check_refusal(const kv::NoRoom& why, std::int32_t prompt_len, std::i
   if (n_groups() * (most + pinned) + states <= room) fail(fmt::format("refused with room for {} blocks", room));
 }
 
-void KvRig::check_out_of_blocks(SeqId seq, const Tables& before, std::int32_t n_tokens, const kv::CacheStats& stats) {
+void KvRig::check_out_of_blocks(SeqId seq, const Tables& before, std::int32_t n_tokens, bool draft,
+                                const kv::CacheStats& stats) {
   const Story& story = live_.at(seq);
   const std::int32_t bs = config_.block_size;
   const std::int32_t len = story.len();
@@ -104,8 +105,10 @@ void KvRig::check_out_of_blocks(SeqId seq, const Tables& before, std::int32_t n_
   const std::int64_t most = n_groups() * (grow + (len % bs != 0 ? 1 : 0)) + config_.state_pages;
   const std::int64_t room = stats.free + stats.cached - (stats.reserved - cache_.reserved(seq));
   if (most <= room) fail(fmt::format("OutOfBlocks with room for {} blocks and a need of at most {}", room, most));
-  // What its windows left to others may be missing; they were let in without paying for it (budget.h).
-  if (len + n_tokens <= story.prompt_len + 1 && most <= room + story.left_to_others) {
+  // Who was let in gets through its prompt. Only what its windows left to others may be missing (budget.h), and a draft's state.
+  const std::int64_t least = n_groups() * grow + cache_.state_to_take(seq);
+  const bool explained = draft || (story.left_to_others > 0 && least <= room + story.left_to_others);
+  if (len + n_tokens <= story.prompt_len + 1 && !explained) {
     fail(fmt::format("OutOfBlocks at {} + {} tokens of a prompt of {}: a reserved block was not to be had", len,
                      n_tokens, story.prompt_len));
   }
