@@ -31,7 +31,7 @@ function showFrame(frame) {
   const { nodes, left_out: left } = frame.tree;
   const hidden = left + nodes.reduce((sum, node) => sum + node.left_out, 0);
   const standing = frame.requests.reduce((sum, one) => sum + one.nodes.length, 0);
-  change(page["tree-summary"], nodes.length === 0 ? "" : `${count(nodes.length)} nodes${hidden > 0 ? `, ${count(hidden)} branches more not shown` : ""}` +
+  change(page["tree-summary"], nodes.length === 0 ? "" : `${count(nodes.length)} ${nodes.length === 1 ? "node" : "nodes"}${hidden > 0 ? `, ${count(hidden)} branches more not shown` : ""}` +
     `${standing > 0 ? `, ${count(standing)} answers growing` : ""}`);
   page.empty.hidden = nodes.length > 0 || frame.requests.some((one) => one.stage !== "ended");
   tree.show(frame);

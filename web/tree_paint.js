@@ -142,7 +142,7 @@ export class Painter {
     const c = this.context, curve = curveOf(item.now), end = item.node.stored / item.node.tokens;
     c.save();
     c.strokeStyle = this.colours.loaded;
-    c.lineWidth = Math.max(1.4, item.now.width * 0.26);
+    c.lineWidth = Math.max(2, item.now.width * 0.36);
     c.lineCap = "butt";
     c.beginPath();
     for (let i = 0; i <= 24; ++i) c.lineTo(...pointOn(curve, (end * i) / 24));

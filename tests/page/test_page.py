@@ -10,6 +10,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 
 from coppice_process import Coppice, model_path
+from second_tier import ask, prompt, start_with_store
 from vision_model import picture, words, write_model
 
 REPO = Path(__file__).resolve().parents[2]
@@ -128,6 +129,31 @@ def test_a_hit_shows(server, visit):
     assert cached > 300
     tab.wait("() => window.glowed > 3")
     tab.wait("(before) => document.getElementById('saved-tokens').textContent !== before", before)
+
+
+def test_what_came_from_a_second_tier_has_a_colour_of_its_own(visit, tmp_path):
+    tier, text = ["--kv-dir", str(tmp_path / "kv"), "--kv-dir-free", "0"], prompt(400)
+    with start_with_store(*tier) as before:
+        ask(before, text)
+        assert before.end() == 0
+    with start_with_store(*tier) as after:
+        tab = visit(after.url).live()
+        assert tab.page.locator("#stored-key").is_visible()
+        _, usage, _ = ask(after, text)
+        loaded = usage["cached"]
+        assert loaded > 300
+        row = tab.page.locator("#requests tr", has_text=f"{loaded} of these from the second tier")
+        row.wait_for()
+        parts = row.evaluate("""(row) => Object.fromEntries(["cached", "loaded", "computed"].map((name) => {
+          const part = row.querySelector("." + name);
+          return [name, { width: part.getBoundingClientRect().width, colour: getComputedStyle(part).backgroundColor }];
+        }))""")
+        assert parts["loaded"]["width"] > 10 * parts["computed"]["width"] and parts["cached"]["width"] == 0, parts
+        assert len({part["colour"] for part in parts.values()}) == 3, parts
+        tab.wait("() => window.coppice.tree.nodes.some((node) => node.stored > 300)")
+        tab.page.click("#toggle-outline")
+        assert "a second tier has" in tab.page.inner_text("#outline")
+        tab.close()
 
 
 def test_why_a_prefix_missed_is_marked(server, visit):
