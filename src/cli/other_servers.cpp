@@ -85,7 +85,6 @@ constexpr Otherwise kOtherwise[] = {
      "--video-timestamp-interval --video-ffmpeg-dir ",
      "the server runs no tools and reads no clients' files; clients run their own"},
     {" --models-max --models-autoload --no-models-autoload --tags ", "a process serves one model"},
-    {" --sleep-idle-seconds ", "a server keeps its model; one that swaps models ends the process, and loads it again"},
     {" -C --cpu-mask -Cr --cpu-range --cpu-strict --prio --poll -Cb --cpu-mask-batch -Crb --cpu-range-batch "
      "--cpu-strict-batch "
      "--prio-batch --poll-batch ",

@@ -253,6 +253,20 @@ void add_cache_options(CLI::App& command, ServeOptions& o) {
       ->capture_default_str()
       ->group(group);
   command
+      .add_option_function<double>(
+          "--sleep-idle-seconds",
+          [&o](double seconds) {
+            using std::chrono::duration_cast;
+            o.engine.sleep_after =
+                duration_cast<engine::Clock::duration>(std::chrono::duration<double>(std::max(seconds, 0.0)));
+          },
+          "Let the weights' memory go after so long without requests; the next one waits until they are read again; "
+          "-1: never")
+      ->check([](const std::string& text) { return text == "-1" ? std::string() : between(0.1, 1e7)(text); })
+      ->envname("LLAMA_ARG_SLEEP_IDLE_SECONDS")
+      ->default_str("-1")
+      ->group(group);
+  command
       .add_option("--check-every", o.engine.check_every, "Check the cache's integrity every so many steps; 0: never")
       ->check(not_negative())
       ->capture_default_str()

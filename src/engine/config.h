@@ -22,8 +22,9 @@ struct EngineConfig {
                                                   ///< and Refusal::kTooHeavy for one that is beyond it alone
   double pin_share = 0.5;                         ///< of the pool: the most that pinned prefixes hold
   double pin_share_of_key = 0.25;                 ///< ... of one payer (prefix_table.h)
-  bool growth_room = true;                        ///< admission leaves the running samples room to grow (scheduler.h)
-  int patience = 32;  ///< how far the queue departs from the order of arrival (queue.h); 0: not at all
+  Clock::duration sleep_after{};  ///< without work, until the weights' memory is let go (sleeper.h); 0: never
+  bool growth_room = true;        ///< admission leaves the running samples room to grow (scheduler.h)
+  int patience = 32;              ///< how far the queue departs from the order of arrival (queue.h); 0: not at all
   std::function<Clock::time_point()> now = Clock::now;  ///< deadlines and waits, on any thread; tests bring their own
   int check_every = 0;  ///< steps between checks of the cache (integrity_watch.h); 0: none
   std::function<void(const std::string&)> on_finding;  ///< gets what such a check found; on the engine's thread

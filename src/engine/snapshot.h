@@ -39,6 +39,9 @@ struct Snapshot {
   double sampling_seconds = 0;     ///< inside Generation, and telling a device how to draw; bookkeeping is the rest
   executor::DeviceFigures device;  ///< since the executor was made
   executor::ThreadFigures threads;
+  bool asleep = false;        ///< the weights' memory is let go until the next step (sleeper.h)
+  std::int64_t wakes = 0;     ///< how often it was brought back
+  double waking_seconds = 0;  ///< that this took
   std::int64_t integrity_checks = 0, integrity_findings = 0;  ///< EngineConfig::check_every
   double prefill_tokens_per_second = 0;                       ///< recent; 0: not known yet
 

@@ -56,6 +56,7 @@ StepLoop::StepLoop(Mailbox& mailbox, kv::Cache cache, executor::Executor& execut
       tiers_(cache_, executor.info(), config_.now, [&mailbox] { mailbox.wake(); }),
       scheduler_(cache_, tiers_, config_, figures_, executor.depth()),
       runner_(executor),
+      sleeper_(runner_, config_),
       requests_(scheduler_, config_, figures_),
       prefixes_(cache_, config_),
       reader_(scheduler_, requests_, figures_),
@@ -76,6 +77,7 @@ bool StepLoop::step() {
   spare([&] { cache_.tell_all(); });  // if who observes it wants that
   scheduler_.arrive(now_);            // what the store's threads have brought is taken
   const bool idle = commands_.empty() && requests_.size() == 0 && !scheduler_.flying().step && !tiers_.ready();
+  if (idle && !stop && sleeper_.rest(now_)) publish_snapshot();
   if (stop || idle) return false;
   const auto start = Clock::now();
   const std::int64_t steps = figures_.steps;
@@ -92,6 +94,7 @@ bool StepLoop::step() {
   const double seconds = seconds_since(start);
   figures_.step_seconds += seconds;
   if (figures_.steps > steps) figures_.step_duration_seconds.add(seconds);
+  if (figures_.steps > steps || requests_.size() > 0) sleeper_.worked(now_);
   watch_.stepped(figures_);
   publish_snapshot();
   answer();   // who watches is shown what the step has left
@@ -160,8 +163,14 @@ void StepLoop::attach(TierConfig&& tiers) {
 
 std::optional<Clock::time_point> StepLoop::waits_until() const {
   COPPICE_ASSERT(engine_thread_.mine());
-  const auto expiry = prefixes_.next_expiry(), tiers = tiers_.waits_until(now_);
-  return expiry && tiers ? std::min(*expiry, *tiers) : expiry ? expiry : tiers;
+  std::optional<Clock::time_point> first;
+  const auto add = [&](std::optional<Clock::time_point> at) {
+    if (at) first = std::min(first.value_or(*at), *at);
+  };
+  add(prefixes_.next_expiry());
+  add(tiers_.waits_until(now_));
+  if (requests_.size() == 0) add(sleeper_.due());
+  return first;
 }
 
 void StepLoop::open(OpenRequest& open) {
@@ -405,6 +414,9 @@ void StepLoop::publish_snapshot() {
   figures_.keys = static_cast<int>(scheduler_.keys());
   figures_.following_requests = scheduler_.following();
   figures_.forward_seconds = runner_.forward_seconds();
+  figures_.asleep = runner_.asleep();
+  figures_.wakes = runner_.wakes();
+  figures_.waking_seconds = runner_.waking_seconds();
   figures_.device = runner_.device_figures();
   figures_.threads = runner_.thread_figures();
   figures_.prefill_tokens_per_second = rates_.prefill_tokens_per_second();

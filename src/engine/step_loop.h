@@ -23,6 +23,7 @@
 #include "engine/request_table.h"
 #include "engine/row_reader.h"
 #include "engine/scheduler.h"
+#include "engine/sleeper.h"
 #include "engine/snapshot.h"
 #include "engine/step_runner.h"
 #include "engine/store_traffic.h"
@@ -102,6 +103,7 @@ class StepLoop {
   Tiers tiers_;
   Scheduler scheduler_;
   StepRunner runner_;
+  Sleeper sleeper_;
   RequestTable requests_;
   PrefixTable prefixes_;
   RowReader reader_;

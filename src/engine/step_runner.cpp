@@ -14,9 +14,17 @@ void StepRunner::build(const kv::Cache& cache, const PlannedStep& step) {
 }
 
 void StepRunner::submit(PlannedStep& step) {
+  if (asleep_ && step.rows > 0) wake();
   const Stopwatch stopwatch(seconds_);
   step.submitted = Clock::now();
   step.step = executor_.submit(batch_);
+}
+
+void StepRunner::wake() {
+  const Stopwatch stopwatch(waking_seconds_);
+  executor_.wake();
+  asleep_ = false;
+  ++wakes_;
 }
 
 void StepRunner::sample(const PlannedStep& step, std::span<const sampling::SamplerSpec> specs) {

@@ -2,6 +2,7 @@
 // thread owns it.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -30,13 +31,20 @@ class StepRunner {
   /// The next step as a batch. REQUIRES: no part's sequence has left.
   void build(const kv::Cache& cache, const PlannedStep& step);
 
-  /// Begins the step that was built. Throws what the executor throws; then it isn't begun.
+  /// Begins the step that was built. If it has rows, and the weights are asleep, they are read again first. Throws what the executor throws; then
+  /// it isn't begun.
   void submit(PlannedStep& step);
   /// specs: [step.draws].
   void sample(const PlannedStep& step, std::span<const sampling::SamplerSpec> specs);
   /// Throws what the executor throws; then the step that was submitted behind it has failed, too. What it returns is valid until the next
   /// call.
   const executor::Result& wait(PlannedStep& step);
+
+  /// Lets the weights' memory go. False: the executor can't. REQUIRES: no step is under way.
+  bool sleep() { return asleep_ = executor_.sleep(); }
+  bool asleep() const { return asleep_; }
+  std::int64_t wakes() const { return wakes_; }              ///< since start
+  double waking_seconds() const { return waking_seconds_; }  ///< of all of them
 
   const executor::ExecutorInfo& info() const { return executor_.info(); }
   double seconds_of_last() const { return seconds_of_last_; }  ///< that the last step took, beside the one before it
@@ -46,12 +54,17 @@ class StepRunner {
   double forward_seconds() const { return seconds_ - (executor_.planning_seconds() - planned_before_); }
 
  private:
+  void wake();
+
   executor::Executor& executor_;
   executor::Batch batch_;
   executor::Result result_;
   double planned_before_;  // by the executor, before this was made
   double seconds_ = 0;     // inside the executor, its planning included
   double seconds_of_last_ = 0;
+  bool asleep_ = false;
+  std::int64_t wakes_ = 0;
+  double waking_seconds_ = 0;
   Clock::time_point waited_{};  // when the last step was done
 };
 

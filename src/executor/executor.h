@@ -216,6 +216,12 @@ class Executor {
   /// A step on its own. REQUIRES: no other is waited for.
   Result forward(const Batch& batch) { return wait(submit(batch)); }
 
+  /// Lets the weights' memory go. What is in the pool stays, and batches without rows run. False: it can't, and nothing has changed.
+  /// REQUIRES: no step is under way.
+  virtual bool sleep() { return false; }
+  /// Reads the weights again; that takes about as long as loading did. Throws StepError; then it sleeps on. REQUIRES: it sleeps.
+  virtual void wake() {}
+
   virtual KvTraffic kv_traffic() const { return {}; }
   virtual DeviceFigures device_figures() const { return {}; }
   virtual ThreadFigures thread_figures() const { return {}; }

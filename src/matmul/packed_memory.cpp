@@ -30,4 +30,8 @@ std::span<std::byte> PackedMemory::take(std::size_t bytes) {
   return taken;
 }
 
+void PackedMemory::let_go() {
+  for (const port::Mapping& piece : pieces_) port::give_back_pages(piece.bytes());
+}
+
 }  // namespace coppice::matmul

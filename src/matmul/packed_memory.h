@@ -18,6 +18,8 @@ class PackedMemory {
 
   /// So many bytes, all zeros, aligned to kAlignment, for as long as this lives. Throws std::bad_alloc.
   std::span<std::byte> take(std::size_t bytes);
+  /// Gives the system back what was taken. All of it stays where it is, and its bytes are lost.
+  void let_go();
 
  private:
   std::vector<port::Mapping> pieces_;

@@ -158,15 +158,8 @@ int QuantMatrix::file_block(QuantType type) {
 QuantMatrix::QuantMatrix(QuantType type, int n_in, int n_out, std::span<const std::byte> blocks, int n_parts,
                          std::size_t stride, PackedMemory* memory)
     : type_(type), n_in_(n_in), n_out_(n_out), n_parts_(n_parts) {
-  const PackedForm form = PackedForm::of(type);
-  const std::size_t from_bytes = file_bytes(type), to_bytes = form.chunk_bytes();
-  const auto n_chunks = static_cast<std::size_t>(n_in / file_block(type));
-  const std::size_t matrix_bytes = n_chunks * static_cast<std::size_t>(n_out) * from_bytes;
-  if (stride == 0) stride = matrix_bytes;
   COPPICE_ASSERT(n_in % file_block(type) == 0);
-  COPPICE_ASSERT(blocks.size() == static_cast<std::size_t>(n_parts - 1) * stride + matrix_bytes);
-  const std::size_t tile_bytes = n_chunks * to_bytes, part_bytes = static_cast<std::size_t>(n_tiles()) * tile_bytes;
-  bytes_ = static_cast<std::size_t>(n_parts) * part_bytes;
+  bytes_ = static_cast<std::size_t>(n_parts) * static_cast<std::size_t>(n_tiles()) * tile_bytes();
   if (memory) {
     packed_ = memory->take(bytes_).data();
   } else {
@@ -174,16 +167,31 @@ QuantMatrix::QuantMatrix(QuantType type, int n_in, int n_out, std::span<const st
     if (!own_) throw std::bad_alloc();
     packed_ = own_.get();
   }
+  pack(blocks, stride);
+}
+
+std::size_t QuantMatrix::tile_bytes() const {
+  return static_cast<std::size_t>(n_in_ / file_block(type_)) * PackedForm::of(type_).chunk_bytes();
+}
+
+void QuantMatrix::pack(std::span<const std::byte> blocks, std::size_t stride) {
+  const PackedForm form = PackedForm::of(type_);
+  const std::size_t from_bytes = file_bytes(type_), to_bytes = form.chunk_bytes();
+  const auto n_chunks = static_cast<std::size_t>(n_in_ / file_block(type_));
+  const std::size_t matrix_bytes = n_chunks * static_cast<std::size_t>(n_out_) * from_bytes;
+  if (stride == 0) stride = matrix_bytes;
+  COPPICE_ASSERT(blocks.size() == static_cast<std::size_t>(n_parts_ - 1) * stride + matrix_bytes);
+  const std::size_t part_bytes = static_cast<std::size_t>(n_tiles()) * tile_bytes();
   FileBlock block{};
-  for (int part = 0; part < n_parts; ++part) {
+  for (int part = 0; part < n_parts_; ++part) {
     const std::byte* from = blocks.data() + static_cast<std::size_t>(part) * stride;
     std::byte* first = packed_ + static_cast<std::size_t>(part) * part_bytes;
     // The last tile is the only one that may have outputs beyond n_out.
-    std::memset(first + part_bytes - tile_bytes, 0, tile_bytes);
-    for (int o = 0; o < n_out; ++o) {
-      std::byte* to = first + static_cast<std::size_t>(o / kTileOutputs) * tile_bytes;
+    std::memset(first + part_bytes - tile_bytes(), 0, tile_bytes());
+    for (int o = 0; o < n_out_; ++o) {
+      std::byte* to = first + static_cast<std::size_t>(o / kTileOutputs) * tile_bytes();
       for (std::size_t c = 0; c < n_chunks; ++c, from += from_bytes, to += to_bytes) {
-        read_block(type, from, block);
+        read_block(type_, from, block);
         pack_chunk(form, block, static_cast<std::size_t>(o % kTileOutputs), to);
       }
     }

@@ -37,7 +37,7 @@
 //
 // A matrix may have several parts of the same shape, one behind the other: experts, each of which has rows of its own.
 //
-// Immutable after construction, so any thread may multiply.
+// Any thread may multiply, but while pack() runs.
 #pragma once
 
 #include <hwy/aligned_allocator.h>
@@ -154,6 +154,9 @@ class QuantMatrix {
   QuantMatrix(QuantType type, int n_in, int n_out, std::span<const std::byte> blocks, int n_parts = 1,
               std::size_t stride = 0, PackedMemory* memory = nullptr);
 
+  /// Packs them again, after PackedMemory::let_go(). REQUIRES: they are those that the constructor had; nobody multiplies.
+  void pack(std::span<const std::byte> blocks, std::size_t stride = 0);
+
   /// Rows to multiply: as they are, or normalised by their root mean square: x / sqrt(mean of x^2 + norm_eps) * norm.
   struct Rows {
     const float* x;  ///< [n, n_in], or more rows where there is an order
@@ -194,6 +197,8 @@ class QuantMatrix {
   std::size_t bytes() const { return bytes_; }
 
  private:
+  std::size_t tile_bytes() const;
+
   QuantType type_;
   int n_in_, n_out_, n_parts_;
   std::size_t bytes_;

@@ -1,8 +1,10 @@
 #include "port/mapping.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <new>
 
 namespace coppice::port {
@@ -23,6 +25,13 @@ void prefer_huge_pages(std::span<std::byte> part) {
 #else
   static_cast<void>(part);
 #endif
+}
+
+void give_back_pages(std::span<std::byte> part) {
+  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto first = reinterpret_cast<std::uintptr_t>(part.data());
+  const std::uintptr_t begin = (first + page - 1) / page * page, end = (first + part.size()) / page * page;
+  if (begin < end) ::madvise(part.data() + (begin - first), end - begin, MADV_DONTNEED);
 }
 
 bool take_pages(std::span<std::byte> part) {

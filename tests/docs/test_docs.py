@@ -71,7 +71,7 @@ def test_options_are_those_of_help():
 # Options with a number that bound nothing that a client may take.
 NO_BOUNDS = {"--threads", "--block-size", "--check-every", "--port", "--ping-seconds", "--temp", "--top-k", "--top-p", "--min-p", "--repeat-penalty",
              "--presence-penalty", "--frequency-penalty", "--seed", "--kv-dir-bytes", "--kv-dir-age", "--kv-dir-free", "--kv-dir-writes",
-             "--kv-url-age", "--host-kv-bytes"}
+             "--kv-url-age", "--host-kv-bytes", "--sleep-idle-seconds"}
 
 
 def test_every_bound_is_in_the_table_of_limits():

@@ -304,6 +304,7 @@ engine::EngineConfig engine_config(const HarnessConfig& config) {
           .max_weight = config.max_weight,
           .pin_share = config.pin_share,
           .pin_share_of_key = config.pin_share_of_key,
+          .sleep_after = config.sleep_after,
           .growth_room = config.growth_room,
           .patience = config.patience,
           .check_every = config.check_every};

@@ -58,6 +58,7 @@ struct HarnessConfig {
   int patience = engine::EngineConfig{}.patience;
   double pin_share = engine::EngineConfig{}.pin_share;
   double pin_share_of_key = engine::EngineConfig{}.pin_share_of_key;
+  engine::Clock::duration sleep_after{};
   int check_every = 0;
   int depth = 0;           ///< of the executor
   std::uint64_t seed = 1;  ///< for the moments at which one of depth 1 runs its steps

@@ -68,6 +68,19 @@ class FakeExecutor final : public executor::Executor {
   /// Called in each submit(): looks at the engine in mid-step, or throws what an executor should not.
   void during_forward(std::function<void()> hook) { hook_ = std::move(hook); }
 
+  bool sleep() override {
+    asleep_ = can_sleep_;
+    return asleep_;
+  }
+  void wake() override {
+    if (!asleep_) faults_.emplace_back("it was woken awake");
+    if (std::exchange(bad_wakes_, std::max(0, bad_wakes_ - 1)) > 0) throw executor::OutOfMemory("no memory to wake");
+    asleep_ = false;
+  }
+  bool asleep() const { return asleep_; }
+  void never_sleep() { can_sleep_ = false; }
+  void fail_wakes(int n) { bad_wakes_ = n; }  ///< the next ones
+
   double planning_seconds() const override { return claimed_seconds_ * static_cast<double>(steps_.size()); }
   /// As a device that can't: no embeddings, or no positions.
   void refuse(bool embeddings, bool positions) {
@@ -172,6 +185,8 @@ class FakeExecutor final : public executor::Executor {
   double claimed_seconds_ = 0;
   std::vector<StepLog> steps_;
   std::vector<std::string> faults_;
+  bool asleep_ = false, can_sleep_ = true;
+  int bad_wakes_ = 0;
 };
 
 }  // namespace coppice::testing

@@ -11,6 +11,7 @@
 #include <deque>
 #include <exception>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "executor/base/attention_groups.h"
@@ -64,13 +65,15 @@ class CudaExecutor final : public Executor {
         model_(checked_model(std::move(model))),
         layout_(make_page_layout(kv_layers(model_.spec), format_, options_.block_size)),
         groups_(attention_groups(model_.spec, layout_.groups)),
-        weights_(gpu_, model_, progress),
-        runner_(gpu_, weights_.decoder().shape,
+        weights_(std::in_place, gpu_, model_, progress),
+        shape_(weights_->decoder().shape),
+        runner_(gpu_, shape_,
                 step_limits(options_.max_rows, options_.max_sequences, context(), groups_,
                             options_.state_bytes > 0 ? options_.state_bytes : state_bytes(total_bytes())),
                 groups_, format_ == KvFormat::kInt8, layout_.page_bytes) {
     take_pool(progress);
-    runner_.set(weights_.decoder(), {pool_.as<std::byte>(), layout_.page_bytes, layout_.groups});
+    place_layers();
+    runner_.set(weights_->decoder(), {pool_.as<std::byte>(), layout_.page_bytes, layout_.groups});
     // Memory is cleared, and weights arrive, in CUDA's own stream, which the steps' doesn't wait for.
     check(cudaDeviceSynchronize(), "loading");
     fill_info();
@@ -101,12 +104,33 @@ class CudaExecutor final : public Executor {
   }
 
   const ExecutorInfo& info() const override { return info_; }
-  const DeviceWeights& weights() const { return weights_; }
+  const DeviceWeights& weights() const { return *weights_; }
   const PageLayout& layout() const { return layout_; }
   int depth() const override { return 1; }
   KvTraffic kv_traffic() const override { return runner_.traffic(); }
   double planning_seconds() const override { return checking_seconds_ + runner_.planning_seconds(); }
   DeviceFigures device_figures() const override { return figures_; }
+
+  bool sleep() override {
+    guarded([&] {
+      check(cudaDeviceSynchronize(), "sleeping");
+      weights_.reset();
+      look_at_memory();
+    });
+    spdlog::info("asleep: no requests for a while, so the weights' memory on the GPU is let go");
+    return true;
+  }
+  void wake() override {
+    const auto start = Clock::now();
+    spdlog::info("awake: a request has come, the weights are read again");
+    guarded([&] {
+      weights_.emplace(gpu_, model_, Progress{});
+      place_layers();
+      runner_.set(weights_->decoder());
+      check(cudaDeviceSynchronize(), "waking");
+    });
+    spdlog::info("the weights are back after {:.2f} s", std::chrono::duration<double>(Clock::now() - start).count());
+  }
 
   Step submit(const Batch& batch) override {
     const auto start = Clock::now();
@@ -121,7 +145,7 @@ class CudaExecutor final : public Executor {
     Landing& landing = landings_[(last_ + 1) % kLandings];
     const Times& times = times_[(last_ + 1) % kTimes];
     guarded([&] {
-      landing.make_room(batch, weights_.decoder().shape);
+      landing.make_room(batch, shape_);
       runner_.launch(batch, last_ + 1, times.begun, landing);
       times.computed.record(runner_.stream());
       times.done.record(runner_.stream());
@@ -259,10 +283,14 @@ class CudaExecutor final : public Executor {
     }
     pool_ = DeviceMemory(blocks * page, "keys and values");
     info_.num_blocks = static_cast<std::int32_t>(blocks);
+  }
+
+  /// Tells the weights where their layers' keys and values lie.
+  void place_layers() {
     const std::vector<LayerPlace> places = layer_places(model_.spec, layout_);
     for (std::size_t i = 0; i < places.size(); ++i) {
       const PageLayout::Layer& in_page = layout_.layers[static_cast<std::size_t>(places[i].layer)];
-      DecoderLayer& layer = weights_.layers()[i];
+      DecoderLayer& layer = weights_->layers()[i];
       layer.group = static_cast<int>(places[i].group);
       layer.keys = pool_.as<std::byte>(in_page.offset);
       layer.values = layer.keys + in_page.row_bytes * static_cast<std::size_t>(options_.block_size);
@@ -293,7 +321,8 @@ class CudaExecutor final : public Executor {
   model::Model model_;
   PageLayout layout_;
   std::vector<AttentionGroup> groups_;
-  DeviceWeights weights_;
+  std::optional<DeviceWeights> weights_;  ///< none while it sleeps
+  DecoderShape shape_;
   StepLauncher runner_;
   DeviceMemory pool_;
   std::array<Landing, kLandings> landings_;

@@ -42,8 +42,13 @@ StepLauncher::StepLauncher(const Gpu& gpu, const DecoderShape& shape, const Step
       plan_(limits, groups, gpu_.n_multiprocessors(), attention::cuda::takes_plain_kernel(gpu_, bytes)) {}
 
 void StepLauncher::set(const Decoder& decoder, BlockMover::Pool pool) {
-  decoder_ = decoder;
+  set(decoder);
   mover_.set(std::move(pool));
+}
+
+void StepLauncher::set(const Decoder& decoder) {
+  decoder_ = decoder;
+  graphs_.clear();
 }
 
 bool StepLauncher::plan(const Batch& batch) {

@@ -31,6 +31,8 @@ class StepLauncher {
 
   /// decoder and pool stay where they are. Once, before the first step.
   void set(const Decoder& decoder, BlockMover::Pool pool);
+  /// The same weights elsewhere. REQUIRES: no step is under way.
+  void set(const Decoder& decoder);
 
   /// number: of the step: they follow each other. begun: recorded when the step's data is there. Throws StepError, model::LoadError or
   /// std::runtime_error; then a part of the step may be in the stream.

@@ -125,6 +125,18 @@ class GgmlExecutor final : public BlockingExecutor {
 
   double planning_seconds() const override { return planning_seconds_; }
 
+  bool sleep() override {
+    weights_.sleep();
+    spdlog::info("asleep: no requests for a while, so the weights' memory is let go");
+    return true;
+  }
+  void wake() override {
+    const auto start = Clock::now();
+    spdlog::info("awake: a request has come, the weights are read again");
+    weights_.wake();
+    spdlog::info("the weights are back after {:.2f} s", std::chrono::duration<double>(Clock::now() - start).count());
+  }
+
  private:
   Result run(const Batch& batch) override {
     const auto start = Clock::now();

@@ -412,7 +412,7 @@ asio::awaitable<void> Api::models(HttpRequest& request, ReplyWriter& out) {
 }
 
 asio::awaitable<void> Api::props(HttpRequest&, ReplyWriter& out) {
-  co_await out.send({.body = props_json(config_, ready_model().facts())});
+  co_await out.send({.body = props_json(config_, ready_model().facts(), model_->snapshot().asleep)});
 }
 
 asio::awaitable<void> Api::slots(HttpRequest&, ReplyWriter& out) {

@@ -263,6 +263,9 @@ void add_engine(Families& out, const Snapshot& s) {
   add_loads(out, s);
   if (s.device.memory_bytes > 0) add_device(out, s.device);
   if (s.threads.most > 0) add_threads(out, s.threads);
+  add_gauge(out, "coppice_asleep", "1: the weights' memory is let go until the next request.", s.asleep ? 1 : 0);
+  add_counter(out, "coppice_wakes_total", "How often the weights were read again for a request.", s.wakes);
+  add_counter(out, "coppice_waking_seconds_total", "Time that this took.", s.waking_seconds);
   add_gauge(out, "coppice_prefill_tokens_per_second", "Recent speed of prompts; 0: not known yet.",
             s.prefill_tokens_per_second);
 }
@@ -384,6 +387,7 @@ std::string cache_stats_json(const engine::Snapshot& s, const ModelFacts& facts,
         {"refused", s.requests_refused},
         {"failed", s.requests_failed}}},
       {"sequences", s.running_sequences},
+      {"asleep", s.asleep},
       {"steps",
        {{"count", s.steps},
         {"seconds", s.step_seconds},

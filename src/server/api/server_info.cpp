@@ -56,7 +56,7 @@ std::string models_json(const ServedNames& names, std::int64_t created, const Mo
                          {"has_more", false}});
 }
 
-std::string props_json(const ApiConfig& config, const ModelFacts& facts) {
+std::string props_json(const ApiConfig& config, const ModelFacts& facts, bool asleep) {
   GenerationRequest plain = llama_defaults(config.defaults);
   JsonObject settings = {{"n_ctx", facts.context_length},
                          {"params", llama_settings(plain, plain.sampling, facts.context_length)}};
@@ -70,7 +70,7 @@ std::string props_json(const ApiConfig& config, const ModelFacts& facts) {
                          {"bos_token", facts.bos},
                          {"eos_token", facts.eos},
                          {"build_info", "coppice " + config.version},
-                         {"is_sleeping", false}});
+                         {"is_sleeping", asleep}});
 }
 
 std::string slots_json(const ModelFacts& facts, const engine::Snapshot& snapshot) {

@@ -19,7 +19,7 @@ JsonObject model_json(const std::string& id, const std::string& root, std::int64
 std::string models_json(const ServedNames& names, std::int64_t created, const ModelFacts* facts);
 
 /// {"default_generation_settings", "total_slots", "model_path", "model_alias", "chat_template", "modalities", ...}
-std::string props_json(const ApiConfig& config, const ModelFacts& facts);
+std::string props_json(const ApiConfig& config, const ModelFacts& facts, bool asleep);
 /// One entry for each sequence that can run at once: [{"id", "n_ctx", "speculative", "is_processing"}].
 std::string slots_json(const ModelFacts& facts, const engine::Snapshot& snapshot);
 

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "executor/ggml/store/cpu_device.h"
+#include "port/mapping.h"
 
 namespace coppice::executor {
 
@@ -152,12 +153,35 @@ void Weights::convert(Converted& group) {
                                        ggml_backend_buft_name(group.type), model_.file->path()));
   }
   ggml_backend_buffer_set_usage(group.buffer.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+  fill(group);
+  converted_bytes_ += ggml_backend_buffer_get_size(group.buffer.get());
+}
+
+void Weights::fill(const Converted& group) {
   for (const model::TensorId id : group.ids) {
     const std::span<const std::byte> bytes = model_.file->tensor_bytes(info(id));
     ggml_backend_tensor_set(matrix(id).tensor, bytes.data(), 0, bytes.size());
     let_go(id);
   }
-  converted_bytes_ += ggml_backend_buffer_get_size(group.buffer.get());
+}
+
+void Weights::sleep() {
+  packed_memory_.let_go();
+  for (const Converted& group : converted_) {
+    auto* const base = static_cast<std::byte*>(ggml_backend_buffer_get_base(group.buffer.get()));
+    port::give_back_pages({base, ggml_backend_buffer_get_size(group.buffer.get())});
+  }
+  for (const model::TensorInfo& tensor : model_.file->tensors()) model_.file->let_go(tensor);
+}
+
+void Weights::wake() {
+  for (model::TensorId id = 0; id < std::ssize(matrices_); ++id) {
+    const Matrix& m = matrix(id);
+    if (!m.packed) continue;
+    m.packed->pack(model_.file->tensor_bytes(info(id)), info(id).stride);
+    let_go(id);
+  }
+  for (const Converted& group : converted_) fill(group);
 }
 
 /// Gives back the file's pages of a matrix that was converted, unless its rows are read from there too.

@@ -5,7 +5,7 @@
 //
 // A layer's experts are packed, all three matrices of them, or read from the mapping.
 //
-// Owns the buffers; borrows the mapping: the Model must outlive it. Immutable after construction; any thread may read.
+// Owns the buffers; borrows the mapping: the Model must outlive it. Immutable after construction, but while it sleeps; any thread may read.
 #pragma once
 
 #include <memory>
@@ -23,7 +23,7 @@ class Weights {
   /// A matrix that rows are multiplied by: one of the two.
   struct Matrix {
     ggml_tensor* tensor = nullptr;
-    std::unique_ptr<const matmul::QuantMatrix> packed;
+    std::unique_ptr<matmul::QuantMatrix> packed;
   };
 
   /// Tells stage "weights" of the progress. Throws model::LoadError when memory is refused.
@@ -36,6 +36,10 @@ class Weights {
   ggml_tensor* plain(model::TensorId id) const {
     return id == model::kNoTensor ? nullptr : plain_[static_cast<std::size_t>(id)];
   }
+
+  /// Gives all memory back, and converts the file's weights again: all stays where it is. REQUIRES: nobody reads until wake() has returned.
+  void sleep();
+  void wake();
 
   std::size_t mapped_bytes() const { return mapped_bytes_; }        ///< read from the file's mapping
   std::size_t converted_bytes() const { return converted_bytes_; }  ///< in other forms
@@ -57,6 +61,7 @@ class Weights {
   bool place_packed(model::TensorId id);
   bool place_in_buffer(model::TensorId id, ggml_backend_buffer_type_t type);
   void convert(Converted& group);
+  void fill(const Converted& group);
   void let_go(model::TensorId id);
 
   const model::Model& model_;

@@ -1,0 +1,54 @@
+"""`--sleep-idle-seconds`: an idle server lets its weights go; who asks waits for them, and gets the same text."""
+
+import os
+import time
+import urllib.request
+
+import pytest
+
+from coppice_process import Coppice
+from same_text import assert_same
+from second_tier import ask, metric, prompt
+
+
+def resident(server: Coppice) -> int:
+    """Bytes of its memory, the file's pages that it has mapped included."""
+    with open(f"/proc/{server.process.pid}/statm") as statm:
+        return int(statm.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+def asleep(server: Coppice) -> bool:
+    return server.get("/props")[1]["is_sleeping"]
+
+
+@pytest.mark.parametrize("model", ["COPPICE_MODEL", "COPPICE_GEMMA3"])
+def test_an_idle_server_lets_its_weights_go(model):
+    path = os.environ[model]
+    text = prompt(200)
+    with Coppice("--kv-bytes", "64MiB", "--sleep-idle-seconds", "1", model=path) as server:
+        before, _, _ = ask(server, text)
+        awake = resident(server)
+        server.wait(lambda: asleep(server))
+        weights = os.path.getsize(path)
+        assert awake - resident(server) > 0.8 * weights, (awake, resident(server), weights)
+        # Who only looks wakes nobody.
+        for path in ("/metrics", "/health", "/v1/models", "/v1/cache/stats", "/v1/cache/tree", "/slots"):
+            with urllib.request.urlopen(server.url + path) as reply:
+                reply.read()
+        time.sleep(0.5)
+        assert asleep(server) and metric(server, "coppice_asleep") == 1 and metric(server, "coppice_wakes_total") == 0
+        again, usage, _ = ask(server, text)
+        assert_same(again, before)
+        assert usage["cached"] == usage["prompt"] - 1  # the cache slept through nothing
+        assert metric(server, "coppice_wakes_total") == 1
+        assert resident(server) > awake - 0.2 * weights
+        assert "asleep: " in server.log.read_text() and "weights are back after" in server.log.read_text()
+        server.wait(lambda: asleep(server))
+        assert server.end() == 0
+
+
+def test_it_stays_awake_unless_told():
+    with Coppice("--kv-bytes", "64MiB") as server:
+        ask(server, prompt(20))
+        time.sleep(2)
+        assert not asleep(server)
