@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # everything.sh [--resume] [TARGET...]: runs every target of the Makefile, or these, in its shortest form, and sums up which passed: due before
-# each release. Goes on after a failure. What needs data or a machine that isn't there is skipped, and the summary says what it needs. A target
-# that changes a tracked file has failed. What each said is kept in build/everything/TARGET.log.
+# each release. Only make test takes its long form (COPPICE_LONG). Goes on after a failure. What needs data or a machine that isn't there is
+# skipped, and the summary says what it needs. A target that changes a tracked file has failed. What each said is kept in
+# build/everything/TARGET.log.
 #   --resume  leaves out what has passed since these files last changed: after a run that was broken off, or a mended failure
 # everything.sh --list: the table, for tests.
 source "$(dirname "$0")/lib.sh"
@@ -18,7 +19,7 @@ check-format     |                                  |                           
 format           |                                  |                                            | format_changes_nothing
 deps             |                                  |                                            |
 build            |                                  |                                            |
-test             |                                  |                                            |
+test             |                                  |                                            | COPPICE_LONG=1 make test
 demo             |                                  |                                            |
 demo-restart     |                                  |                                            |
 serve            |                                  |                                            | serve_once
