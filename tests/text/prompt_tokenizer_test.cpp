@@ -8,6 +8,7 @@
 #include <set>
 #include <thread>
 
+#include "support/long_form.h"
 #include "support/sanitized.h"
 #include "text/fixtures.h"
 
@@ -16,7 +17,7 @@ namespace {
 
 using kv::Token;
 constexpr std::size_t kRoom = 1 << 20;
-constexpr int kRounds = test::kSanitized ? 3 : 20;
+const int kRounds = test::kSanitized ? 3 : test::long_form() ? 20 : 6;
 
 std::string words(std::mt19937_64& random, std::size_t n) {
   std::string text;
