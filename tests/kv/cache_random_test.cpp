@@ -9,6 +9,7 @@
 #include <random>
 
 #include "support/kv_random_driver.h"
+#include "support/long_form.h"
 
 namespace coppice::test {
 namespace {
@@ -21,8 +22,8 @@ std::uint64_t make_seed() {
 class CacheRandomTest : public testing::TestWithParam<int> {};
 
 TEST_P(CacheRandomTest, AgreesWithTheDouble) {
-  constexpr std::int64_t kOperations = kSanitized ? 30'000 : 150'000;  // for each group set
-  constexpr std::int64_t kMetAtLeast = kSanitized ? 120 : 1'000;
+  const std::int64_t each = kSanitized ? 30'000 : long_form() ? 150'000 : 50'000;  // for each group set
+  const std::int64_t enough = kSanitized ? 120 : long_form() ? 1'000 : 300;
   constexpr std::int64_t kQuietEpisodes = 10;  // every match in them is predicted exactly
   constexpr std::uint64_t kRounds = 5;
   const std::uint64_t seed = make_seed();
@@ -40,9 +41,9 @@ TEST_P(CacheRandomTest, AgreesWithTheDouble) {
     quiet_episodes += report.quiet_episodes;
   };
   // A round meets those inside of pictures some hundred times; five rounds took a minute and a half for each block size.
-  const auto at_least = [](std::size_t t) {
+  const auto at_least = [&](std::size_t t) {
     constexpr std::array kRare = {Transition::kMediumHalved, Transition::kForkInMedium, Transition::kPreemptInMedium};
-    return std::ranges::find(kRare, static_cast<Transition>(t)) != kRare.end() ? kMetAtLeast / 10 : kMetAtLeast;
+    return std::ranges::find(kRare, static_cast<Transition>(t)) != kRare.end() ? enough / 10 : enough;
   };
   const auto met_enough = [&] {
     for (std::size_t t = 0; t < met.size(); ++t)
@@ -58,10 +59,10 @@ TEST_P(CacheRandomTest, AgreesWithTheDouble) {
       RandomRun run{.seed = seed + round,
                     .groups = groups,
                     .block_size = GetParam(),
-                    .operations = plain ? kOperations : kOperations * 3 / 2};
+                    .operations = plain ? each : each * 3 / 2};
       play(run);
       // Pools with room for one state and not for two, where a sequence goes on in the state that stood in the tree.
-      run.operations = kSanitized ? kOperations : 3 * kOperations;
+      run.operations = kSanitized ? each : 3 * each;
       run.narrow = true;
       if (states) play(run);
       if (HasFatalFailure()) return;
