@@ -11,6 +11,7 @@
 #include <memory>
 
 #include "engine/harness.h"
+#include "support/long_form.h"
 #include "support/sanitized.h"
 
 namespace coppice::testing {
@@ -18,7 +19,7 @@ namespace {
 
 using Contents = FakeStore::Contents;
 
-constexpr std::int64_t kOperations = test::kSanitized ? 150'000 : 500'000;
+const std::int64_t kOperations = test::kSanitized || !test::long_form() ? 150'000 : 500'000;
 
 class Server {
  public:
