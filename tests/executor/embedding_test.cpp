@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <fstream>
 #include <initializer_list>
 #include <iterator>
@@ -126,9 +125,9 @@ INSTANTIATE_TEST_SUITE_P(Models, EmbeddingTest, testing::Values("COPPICE_MODEL",
 // The longest text is longer than Gemma's window. Neither chunks nor the cache change what comes.
 TEST_P(EmbeddingTest, F32WeightsAgreeWithLibllama) {
   constexpr double kLeast = 0.9999;  // the tree kernel rounds a little more than libllama's
-  const std::string path = (test::scratch_folder() / "embedded.gguf").string();
-  test::dequantize_gguf(test::model_path(GetParam()), path);
+  const std::string path = test::f32_model_path(GetParam());
   const auto executor = load(path);
+  const Libllama weights(path, false, 1);  // each pooling's has the same
   for (const auto& [ours, theirs] : kPoolings) {
     Libllama l(path, false, 1, false, theirs);
     double worst = 1;
@@ -150,14 +149,13 @@ TEST_P(EmbeddingTest, F32WeightsAgreeWithLibllama) {
       EXPECT_EQ(chunked.cached, cached);
     }
   }
-  std::filesystem::remove(path);
 }
 
 // What either side loses by rounding rows to 8 or 16 bits is told by the same weights in f32.
 TEST_P(EmbeddingTest, QuantisedWeightsAreAsNearToExactOnesAsLibllama) {
-  const std::string path = test::model_path(GetParam()), copy = (test::scratch_folder() / "exact.gguf").string();
-  test::dequantize_gguf(path, copy);
+  const std::string path = test::model_path(GetParam()), copy = test::f32_model_path(GetParam());
   const auto executor = load(path);
+  const Libllama exact_weights(copy, false, 1), quantised_weights(path, false, 1);  // each pooling's has the same
   for (const auto& [ours, theirs] : kPoolings) {
     Libllama exact(copy, false, 1, false, theirs), quantised(path, false, 1, false, theirs);
     double away = 0, libllamas = 0;
@@ -170,7 +168,6 @@ TEST_P(EmbeddingTest, QuantisedWeightsAreAsNearToExactOnesAsLibllama) {
                libllamas / 2);
     EXPECT_LE(away, 1.5 * libllamas) << name_of(ours);
   }
-  std::filesystem::remove(copy);
 }
 
 }  // namespace

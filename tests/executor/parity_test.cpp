@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -104,12 +103,7 @@ struct SharedScript {
 class ParityTest : public testing::TestWithParam<const char*> {
  protected:
   static std::string quantised() { return test::model_path(GetParam()); }
-  /// The same with weights in f32. Made when it is first asked for, removed with the scratch folder.
-  static std::string f32() {
-    std::string path = (test::scratch_folder() / (std::string(GetParam()) + ".gguf")).string();
-    if (!std::filesystem::exists(path)) test::dequantize_gguf(quantised(), path);
-    return path;
-  }
+  static std::string f32() { return test::f32_model_path(GetParam()); }
 
   static std::vector<Script> scripts(const test::Libllama& l) {
     const auto text = l.tokenize(read_text("coppice_woods.txt"));

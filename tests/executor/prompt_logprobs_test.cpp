@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <iterator>
@@ -82,19 +83,23 @@ class Scores {
 class PromptLogprobsTest : public testing::Test {
  protected:
   static void SetUpTestSuite() {
-    const std::string quantised = test::model_path("COPPICE_MODEL");
-    path_ = (test::scratch_folder() / "scored.gguf").string();
-    test::dequantize_gguf(quantised, path_);
-    vocabulary_ = std::make_shared<const text::Vocabulary>(quantised);
+    path_ = test::f32_model_path();
+    vocabulary_ = std::make_shared<const text::Vocabulary>(test::model_path());
     std::ifstream in(std::string(COPPICE_FIXTURES) + "/coppice_woods.txt");
     text_ = vocabulary_->tokenize(std::string(std::istreambuf_iterator<char>(in), {}), true, false);
     ASSERT_GE(text_.size(), kTokens);
     text_.resize(kTokens);
-    reference_ = test::Libllama(path_, false, 1).feed(text_, kTokens);
+    reference_.clear();
+    for (test::Row& logits : test::Libllama(path_, false, 1).feed(text_, kTokens)) {
+      const double max = *std::ranges::max_element(logits);
+      double sum = 0;
+      for (const float x : logits) sum += std::exp(double{x} - max);
+      reference_.push_back({std::move(logits), max + std::log(sum)});
+    }
   }
   static void TearDownTestSuite() {
     vocabulary_.reset();
-    std::filesystem::remove(path_);
+    reference_.clear();
   }
 
   static std::unique_ptr<executor::Executor> load(const std::string& attention) {
@@ -105,14 +110,13 @@ class PromptLogprobsTest : public testing::Test {
     return executor::load_ggml_executor(model::load_model(path_), o, {});
   }
 
-  /// log(softmax(row))[token], in doubles.
-  static double expected(std::size_t row, kv::Token token) {
-    const test::Row& logits = reference_[row];
-    const double max = *std::ranges::max_element(logits);
-    double sum = 0;
-    for (const float x : logits) sum += std::exp(double{x} - max);
-    return double{logits[static_cast<std::size_t>(token)]} - max - std::log(sum);
-  }
+  /// Logits of a row, and the logarithm of the sum of their exponentials.
+  struct Reference {
+    test::Row logits;
+    double log_sum = 0;
+
+    double logprob(kv::Token token) const { return double{logits[static_cast<std::size_t>(token)]} - log_sum; }
+  };
 
   static void expect_right(const std::vector<PromptToken>& scored, std::size_t from, const std::string& what) {
     ASSERT_EQ(scored.size(), text_.size());
@@ -123,17 +127,17 @@ class PromptLogprobsTest : public testing::Test {
       ASSERT_EQ(entry.chosen.token, text_[i]);
       ASSERT_EQ(rank > 0, i >= from) << i;
       if (rank == 0) continue;
-      const double right = expected(i - 1, text_[i]), away = std::abs(double{entry.chosen.logprob} - right);
+      const Reference& reference = reference_[i - 1];
+      const double right = reference.logprob(text_[i]), away = std::abs(double{entry.chosen.logprob} - right);
       sum += away;
       worst = std::max(worst, away);
       loss -= double{entry.chosen.logprob};
       right_loss -= right;
       ASSERT_EQ(entry.top.size(), 2U);
-      EXPECT_NEAR(double{entry.top[0].logprob}, expected(i - 1, entry.top[0].token), 0.1);
+      EXPECT_NEAR(double{entry.top[0].logprob}, reference.logprob(entry.top[0].token), 0.1);
       if (rank <= 2) EXPECT_EQ(entry.top[static_cast<std::size_t>(rank) - 1].token, text_[i]);
-      std::int32_t right_rank = 1;
-      for (const float x : reference_[i - 1]) right_rank += x > reference_[i - 1][static_cast<std::size_t>(text_[i])];
-      same_rank += right_rank == rank;
+      const float chosen = reference.logits[static_cast<std::size_t>(text_[i])];
+      same_rank += 1 + std::ranges::count_if(reference.logits, [&](float x) { return x > chosen; }) == rank;
       ++n;
     }
     fmt::print(
@@ -149,7 +153,7 @@ class PromptLogprobsTest : public testing::Test {
   static inline std::string path_;
   static inline std::shared_ptr<const text::Vocabulary> vocabulary_;
   static inline Tokens text_;
-  static inline std::vector<test::Row> reference_;
+  static inline std::vector<Reference> reference_;  ///< of each token of the text
 };
 
 TEST_F(PromptLogprobsTest, AreLibllamasForEachBackendWhateverTheChunks) {

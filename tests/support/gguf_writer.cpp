@@ -88,6 +88,12 @@ void dequantize_gguf(const std::filesystem::path& from, const std::filesystem::p
   if (!file.flush()) throw std::runtime_error("cannot write " + to.string());
 }
 
+std::string f32_model_path(const std::string& variable) {
+  const std::filesystem::path path = scratch_folder() / (variable + ".gguf");
+  if (!std::filesystem::exists(path)) dequantize_gguf(model_path(variable), path);
+  return path.string();
+}
+
 namespace {
 
 class TinyWriter {

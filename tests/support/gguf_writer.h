@@ -19,6 +19,9 @@ void dequantize_gguf(const std::filesystem::path& from, const std::filesystem::p
 /// What this variable of the environment says; throws with the sentence that tells what to run when it isn't there.
 std::string model_path(const std::string& variable = "COPPICE_MODEL");
 
+/// The same model with weights in f32: made when it is first asked for, removed with the scratch folder. Throws std::runtime_error.
+std::string f32_model_path(const std::string& variable = "COPPICE_MODEL");
+
 enum class TinyQkNorm { kNone, kHeads, kWhole };
 enum class TinyGate { kNone, kHeads, kValues };  ///< what a factor of the output gate is for
 

@@ -3,18 +3,31 @@
 #include <llama.h>
 
 #include <algorithm>
+#include <map>
 #include <stdexcept>
 
 namespace coppice::test {
 
+namespace {
+
+std::shared_ptr<llama_model> load(const std::string& path) {
+  static std::map<std::string, std::weak_ptr<llama_model>> loaded;
+  if (auto model = loaded[path].lock()) return model;
+  llama_model_params params = llama_model_default_params();
+  params.n_gpu_layers = 0;
+  std::shared_ptr<llama_model> model(llama_model_load_from_file(path.c_str(), params), llama_model_free);
+  if (!model) throw std::runtime_error("libllama cannot load " + path);
+  loaded[path] = model;
+  return model;
+}
+
+}  // namespace
+
 Libllama::Libllama(const std::string& path, bool flash_attention, int n_threads, bool f32_cache, Pooling pooling,
                    int context)
-    : model_(nullptr, llama_model_free), context_(nullptr, llama_free) {
+    : context_(nullptr, llama_free) {
   llama_log_set([](ggml_log_level, const char*, void*) {}, nullptr);
-  llama_model_params mp = llama_model_default_params();
-  mp.n_gpu_layers = 0;
-  model_.reset(llama_model_load_from_file(path.c_str(), mp));
-  if (!model_) throw std::runtime_error("libllama cannot load " + path);
+  model_ = load(path);
   llama_context_params cp = llama_context_default_params();
   cp.n_ctx = static_cast<std::uint32_t>(std::min(context, llama_model_n_ctx_train(model_.get())));
   cp.n_batch = 512;

@@ -13,6 +13,7 @@ struct llama_context;
 
 namespace coppice::test {
 
+/// Instances for the same path share its weights. Not thread-safe.
 class Libllama {
  public:
   enum class Pooling { kNone, kMean, kLast };
@@ -31,7 +32,7 @@ class Libllama {
   std::vector<float> embed(std::span<const kv::Token> tokens);
 
  private:
-  std::unique_ptr<llama_model, void (*)(llama_model*)> model_;
+  std::shared_ptr<llama_model> model_;
   std::unique_ptr<llama_context, void (*)(llama_context*)> context_;
   int position_ = 0;
 };
