@@ -32,6 +32,9 @@ class KvEvents {
   /// Before the cache goes to the engine; it goes before this does.
   void watch(kv::Cache& cache);
 
+  /// For a store, which goes before this does.
+  events::StoredBlocks& stored() { return feed_.stored(); }
+
   /// As long as it lives the engine tells all anew when that is wanted.
   class Attached {
    public:

@@ -226,7 +226,7 @@ void settle_tier(TierOptions& o) {
 }
 
 KvTier::KvTier(const TierOptions& options, std::vector<model::ModelPart> files, executor::Executor& executor,
-               const std::string& family, engine::Engine& engine, Restore restore)
+               const std::string& family, engine::Engine& engine, Restore restore, events::StoredBlocks* told)
     : options_(options), executor_(executor) {
   const executor::ExecutorInfo& info = executor.info();
   const std::size_t bytes = engine::largest_piece(info) + (options.seal ? tier::Seal::kBytes : 0);
@@ -239,17 +239,19 @@ KvTier::KvTier(const TierOptions& options, std::vector<model::ModelPart> files, 
     responses_ = std::jthread(
         [this, restore = std::move(restore)](const std::stop_token& stop) { wait_for_responses(stop, restore); });
   }
-  hashes_ = std::jthread([this, files = std::move(files), &info, family, &engine](const std::stop_token& stop) {
+  hashes_ = std::jthread([this, files = std::move(files), &info, family, &engine, told](const std::stop_token& stop) {
     const std::string places = options_.places();
     const auto start = std::chrono::steady_clock::now();
     try {
       const std::string content = content_of(files, info, stop);
       if (content.empty()) return;
       know_memory();
+      const auto model = engine::model_name(content, family, info);
+      if (told != nullptr) tell(*told, model, info);
       engine.attach({.store = store_,
                      .loads = loads_,
                      .stores = stores_,
-                     .model = engine::model_name(content, family, info),
+                     .model = model,
                      .about = about(info),
                      .lasting = options_.lasting(),
                      .all_evicted = options_.host_bytes > 0 || options_.all_evicted});
@@ -271,6 +273,15 @@ std::string KvTier::content_of(const std::vector<model::ModelPart>& files, const
   if (content.empty() && !stop.stop_requested())
     spdlog::warn("the model's file has changed: nothing goes to {}", options_.places());
   return content;
+}
+
+void KvTier::tell(events::StoredBlocks& told, const std::array<std::uint8_t, 16>& model,
+                  const executor::ExecutorInfo& info) {
+  told.start({.block_size = static_cast<std::size_t>(info.block_size),
+              .name = [model](const kv::Digest& digest, const kv::Namespace& ns) {
+                return engine::piece_name(model, engine::space_name(ns), digest, 0);
+              }});
+  store_->observe(told, model);
 }
 
 // Piece by piece: a driver holds a lock meanwhile that steps want, too.

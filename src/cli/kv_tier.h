@@ -2,6 +2,7 @@
 // work: until that is known nothing is stored, nor found.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "events/stored_blocks.h"
 #include "executor/executor.h"
 #include "model/gguf_file.h"
 #include "tier/redis/redis_url.h"
@@ -65,9 +67,10 @@ class KvTier {
  public:
   /// Gets the stored responses that a server has left in the folder, once that is this one's. Any thread.
   using Restore = std::function<void(std::string_view text)>;
-  /// Returns at once. family: of devices whose results differ by rounding only. The executor and the engine outlive it, and what `restore` uses does.
+  /// Returns at once. family: of devices whose results differ by rounding only. The executor and the engine outlive it, and what `restore` uses does, and
+  /// `told`, which gets what the store holds; null: nobody is told.
   KvTier(const TierOptions& options, std::vector<model::ModelPart> files, executor::Executor& executor,
-         const std::string& family, engine::Engine& engine, Restore restore);
+         const std::string& family, engine::Engine& engine, Restore restore, events::StoredBlocks* told);
   /// What is being written is finished: a second's worth of it, the engine has waited for the rest. REQUIRES: the engine has ended, or was never run.
   ~KvTier();
   KvTier(const KvTier&) = delete;
@@ -81,6 +84,7 @@ class KvTier {
   std::string content_of(const std::vector<model::ModelPart>& files, const executor::ExecutorInfo& info,
                          const std::stop_token& stop) const;
   void know_memory();
+  void tell(events::StoredBlocks& told, const std::array<std::uint8_t, 16>& model, const executor::ExecutorInfo& info);
   void wait_for_responses(const std::stop_token& stop, const Restore& restore);
 
   const TierOptions options_;

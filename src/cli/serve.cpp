@@ -280,7 +280,7 @@ constexpr double kMostStoring = 5;
 /// Where the cache goes on. Null: nowhere.
 std::unique_ptr<KvTier> open_tier(const ServeOptions& o, const std::vector<model::ModelPart>& files,
                                   executor::Executor& executor, bool on_gpu, engine::Engine& engine,
-                                  server::Server& server) {
+                                  server::Server& server, KvEvents* events) {
   if (!o.tier.wanted()) return nullptr;
   if (!executor.info().moves_blocks) {
     spdlog::warn("nothing goes to {}: blocks don't leave this device's memory yet", o.tier.places());
@@ -290,8 +290,10 @@ std::unique_ptr<KvTier> open_tier(const ServeOptions& o, const std::vector<model
     spdlog::warn("nothing goes to {}: nothing is shared", o.tier.places());
     return nullptr;
   }
-  return std::make_unique<KvTier>(o.tier, files, executor, on_gpu ? "cuda" : "cpu", engine,
-                                  [&server](std::string_view text) { server.restore_responses(text); });
+  return std::make_unique<KvTier>(
+      o.tier, files, executor, on_gpu ? "cuda" : "cpu", engine,
+      [&server](std::string_view text) { server.restore_responses(text); },
+      events != nullptr ? &events->stored() : nullptr);
 }
 
 /// Null: none are sent.
@@ -335,7 +337,8 @@ void load_and_run(ServeOptions& o, Opened opened, server::Server& server) {
   if (events != nullptr) events->watch(cache);
   engine::Engine engine(std::move(cache), *executor, o.engine, server.sink());
   const KvEvents::Attached attached(events.get(), engine);
-  const std::unique_ptr<KvTier> tier = open_tier(o, files, *executor, opened.device.is_gpu(), engine, server);
+  const std::unique_ptr<KvTier> tier =
+      open_tier(o, files, *executor, opened.device.is_gpu(), engine, server, events.get());
   const server::ModelFacts facts{.attention = info.attention,
                                  .kv_format = o.ggml.kv_format,
                                  .n_vocab = std::min(info.n_vocab, opened.vocabulary->size()),

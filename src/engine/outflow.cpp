@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/piece_names.h"
+#include "kv/block_bytes.h"
 #include "tier/piece.h"
 
 namespace coppice::engine {
@@ -63,9 +64,12 @@ bool Outflow::ready() const {
 
 // False: there is no buffer.
 bool Outflow::leave(const kv::Storable& one, std::vector<Leaving>& to, bool cached) {
-  const std::vector<std::byte> text = spell(one.text);
+  const std::vector<std::byte> text = kv::spell(one.text);
+  std::vector<std::byte> origin;  // of one group and no state: what routers are told
+  if (one.group == 0) origin = kv::spell(kv::BlockOrigin{one.parent, one.is_first, *one.ns});
+  if (origin.size() > tier::kMostOrigin) origin.clear();
   const std::size_t payload = info_.outside_bytes(one.group) * one.pages.size();
-  const std::size_t size = tier::piece_size(text.size(), config_.about.size(), payload);
+  const std::size_t size = tier::piece_size(text.size(), config_.about.size(), payload, origin.size());
   tier::Buffer buffer = config_.stores->take();
   if (!buffer || size > buffer.memory().size()) {
     figures_.unbuffered += cached ? 0 : 1;  // else it is put off
@@ -73,7 +77,7 @@ bool Outflow::leave(const kv::Storable& one, std::vector<Leaving>& to, bool cach
   }
   buffer.set_size(size);
   const tier::Name name = piece_name(config_.model, space_name(*one.ns), one.digest, one.group);
-  tier::begin_piece(buffer.bytes(), name, text, config_.about, payload);
+  tier::begin_piece(buffer.bytes(), name, text, config_.about, payload, origin);
   to.push_back({name,
                 std::move(buffer),
                 {one.pages.begin(), one.pages.end()},

@@ -63,18 +63,8 @@ std::size_t largest_piece(const executor::ExecutorInfo& info) {
     payload = std::max(payload, info.outside_bytes(g) * static_cast<std::size_t>(pages));
   }
   constexpr std::size_t kSymbol = sizeof(std::int32_t), kSpan = 5 * sizeof(std::int32_t) + sizeof(kv::Digest);
-  return tier::piece_size(static_cast<std::size_t>(info.block_size) * (kSymbol + kSpan), tier::kMostAbout, payload);
-}
-
-std::vector<std::byte> spell(kv::TextView text) {
-  std::vector<std::byte> bytes;
-  append(bytes, text.bits());
-  for (const kv::MediumSpan& span : text.spans()) {
-    const std::int32_t numbers[] = {span.first, span.n, span.index, span.medium.rows, span.medium.whole ? 1 : 0};
-    append(bytes, std::span<const std::int32_t>(numbers));
-    append(bytes, std::span<const std::uint8_t>(span.medium.digest));
-  }
-  return bytes;
+  return tier::piece_size(static_cast<std::size_t>(info.block_size) * (kSymbol + kSpan), tier::kMostAbout, payload,
+                          tier::kMostOrigin);
 }
 
 }  // namespace coppice::engine

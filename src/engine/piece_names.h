@@ -1,4 +1,4 @@
-// PieceNames: what a block or a state of the tree is called outside of the pool, and how its own text is spelled there. Any thread.
+// PieceNames: what a block or a state of the tree is called outside of the pool. Any thread.
 #pragma once
 
 #include <array>
@@ -39,8 +39,5 @@ tier::Name piece_name(const std::array<std::uint8_t, 16>& model, const SpaceName
 
 /// Bytes of the largest piece that there can be.
 std::size_t largest_piece(const executor::ExecutorInfo& info);
-
-/// All that makes up a text: its symbols, its media with their whole digests. Equal texts, and no others, give equal bytes.
-std::vector<std::byte> spell(kv::TextView text);
 
 }  // namespace coppice::engine

@@ -10,6 +10,7 @@
 #include "check/mutex.h"
 #include "engine/piece_names.h"
 #include "engine/sequence.h"
+#include "kv/block_bytes.h"
 #include "tier/piece.h"
 
 namespace coppice::engine {
@@ -173,7 +174,7 @@ std::vector<WantedPiece> Tiers::pieces(kv::TextView text, const kv::Namespace& n
   for (auto at = static_cast<std::size_t>(base); at < text.size(); at += bs) {
     const kv::TextView block = text.subspan(at, bs);
     digest = kv::block_digest(config.hash, digest, block);
-    const std::vector<std::byte> own = spell(block);
+    const std::vector<std::byte> own = kv::spell(block);
     for (int g = 0; g < n_tables_ + (has_states_ ? 1 : 0); ++g) {
       wanted.push_back({.group = g,
                         .block = static_cast<std::int32_t>(at / bs),

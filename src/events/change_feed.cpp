@@ -5,6 +5,11 @@
 
 namespace coppice::events {
 
+void ChangeFeed::on_change(std::function<void()> changed) {
+  stored_.on_change(changed);
+  changed_ = std::move(changed);
+}
+
 void ChangeFeed::on_want(std::function<void()> wake) {
   const check::Lock lock(mutex_);
   wake_ = std::move(wake);
@@ -17,10 +22,15 @@ void ChangeFeed::want_all() {
 }
 
 Changes ChangeFeed::take() {
-  const check::Lock lock(mutex_);
-  told_ = 0;
-  if (wanted_ && wake_) wake_();  // it has waited for this
-  return std::exchange(changes_, {});
+  Changes changes;
+  {
+    const check::Lock lock(mutex_);
+    told_ = 0;
+    if (wanted_ && wake_) wake_();  // it has waited for this
+    changes = std::exchange(changes_, {});
+  }
+  stored_.add_to(changes);
+  return changes;
 }
 
 // Whatever fails, fails for want of memory.
@@ -51,30 +61,12 @@ void ChangeFeed::lose() noexcept {
   lost_ = wanted_ = true;
 }
 
-std::uint32_t ChangeFeed::place_of(const kv::Namespace& ns) {
-  if (changes_.spaces.empty() || changes_.spaces.back() != ns) changes_.spaces.push_back(ns);
-  return static_cast<std::uint32_t>(changes_.spaces.size() - 1);
-}
-
 void ChangeFeed::entered(const kv::TreeBlock& block) noexcept {
-  add([&](Changes& to) __attribute__((no_thread_safety_analysis)) {
-    const auto spans = block.text.spans();
-    const auto bits = block.text.bits();
-    const std::uint32_t space = place_of(*block.ns);
-    to.symbols.insert(to.symbols.end(), bits.begin(), bits.end());
-    to.spans.insert(to.spans.end(), spans.begin(), spans.end());
-    to.list.push_back({.entered = true,
-                       .is_first = block.is_first,
-                       .space = space,
-                       .n_spans = static_cast<std::uint32_t>(spans.size()),
-                       .digest = block.digest,
-                       .parent = block.parent});
-  });
+  add([&](Changes& to) { to.add_entered(Medium::kPool, block); });
 }
 
 void ChangeFeed::left(const kv::Digest& digest, const kv::Namespace& ns) noexcept {
-  add([&](Changes& to)
-          __attribute__((no_thread_safety_analysis)) { to.list.push_back({.space = place_of(ns), .digest = digest}); });
+  add([&](Changes& to) { to.add_left(Medium::kPool, digest, ns); });
 }
 
 // Whoever has not taken what was told last would only get the same again.

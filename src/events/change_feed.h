@@ -1,11 +1,11 @@
-// ChangeFeed: between the engine's thread, which changes the tree, and the one that tells routers of it. It has a limit: if the taker falls behind,
+// ChangeFeed: between the engine's thread, which changes the tree, the stores', which change the tiers, and the one that tells routers. It has a limit: if the taker falls behind,
 // what waits is thrown away, and the cache tells all anew when that was taken.
 //
 // Threads: kv::TreeObserver's functions belong to the engine's; any may call the others.
 //
 // Invariants
 //  1. What take() has given so far, and gives next, is what the tree has after some change; or Changes::anew comes before it is.
-//  2. No more than `most` changes wait that were not told by begin_all().
+//  2. No more than `most` changes of the pool wait that were not told by begin_all().
 #pragma once
 
 #include <cstddef>
@@ -13,6 +13,7 @@
 
 #include "check/mutex.h"
 #include "events/changes.h"
+#include "events/stored_blocks.h"
 #include "kv/tree_observer.h"
 
 namespace coppice::events {
@@ -26,13 +27,15 @@ class ChangeFeed final : public kv::TreeObserver {
 
   /// changed: there is something to take, where there was nothing. wake: the cache should be told to tell all. Both are called on any thread, and throw
   /// nothing. Set them before others use it.
-  void on_change(std::function<void()> changed) { changed_ = std::move(changed); }
+  void on_change(std::function<void()> changed);
   void on_want(std::function<void()> wake);
 
   /// All is to be told anew, for somebody who doesn't know what was told before.
   void want_all();
-  /// What has come since the last time. Returns at once.
+  /// What has come since the last time. Returns at once. Whoever sends calls it, and nobody else.
   Changes take();
+  /// What the tiers have: told beside the pool's, and all of it behind a Changes::anew.
+  StoredBlocks& stored() { return stored_; }
 
   void entered(const kv::TreeBlock& block) noexcept override;
   void left(const kv::Digest& digest, const kv::Namespace& ns) noexcept override;
@@ -43,10 +46,10 @@ class ChangeFeed final : public kv::TreeObserver {
  private:
   template <class Add>
   void add(const Add& add) noexcept;
-  std::uint32_t place_of(const kv::Namespace& ns) COPPICE_REQUIRES(mutex_);
   void lose() noexcept COPPICE_REQUIRES(mutex_);
 
   const std::size_t most_;
+  StoredBlocks stored_;
   std::function<void()> changed_;
   mutable check::Mutex mutex_;
   std::function<void()> wake_ COPPICE_GUARDED_BY(mutex_);

@@ -12,7 +12,11 @@ namespace coppice::events {
 
 namespace {
 
-constexpr const char* kMedium = "GPU";  // what routers call the pool, wherever that is
+/// As routers call them. The pool is GPU, wherever that is.
+const char* name_of(Medium medium) {
+  return medium == Medium::kPool ? "GPU" : medium == Medium::kHost ? "CPU_PINNED" : "DISK";
+}
+
 constexpr const char* kKind = "full_attention";
 
 /// Changes that one event tells.
@@ -22,7 +26,7 @@ struct Run {
 };
 
 bool goes_on(const Changes::One& before, const Changes::One& one) {
-  return before.entered == one.entered && before.space == one.space &&
+  return before.medium == one.medium && before.entered == one.entered && before.space == one.space &&
          (!one.entered || (!one.is_first && one.parent == before.digest));
 }
 
@@ -69,7 +73,7 @@ class Encoder {
     type("BlockRemoved");
     hashes(run);
     out_.text("medium");
-    out_.text(kMedium);
+    out_.text(name_of(changes_.list[run.first].medium));
     out_.text("group_idx");
     out_.number(0);
   }
@@ -96,7 +100,7 @@ class Encoder {
     out_.text("lora_id");
     out_.nil();
     out_.text("medium");
-    out_.text(kMedium);
+    out_.text(name_of(first.medium));
     out_.text("lora_name");
     text_or_nil(space(first).adapter);
     if (extra) extra_keys(run);

@@ -5,6 +5,8 @@
 //                     lora_name (or nil), extra_keys (left out if there are none), group_idx, kv_cache_spec_kind
 //   BlockRemoved      block_hashes, medium, group_idx
 //   AllBlocksCleared  nothing else
+// medium: GPU, the pool; CPU_PINNED, the host's memory; DISK. AllBlocksCleared is about all of them, so what one medium loses is told block by block.
+//
 // Blocks that follow each other in a text share an event. extra_keys has one array a block, or nil: the adapter's name; [digest, offset] of each
 // picture, whose rows have the token 0; and in a text's first block its salt.
 //

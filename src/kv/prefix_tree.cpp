@@ -347,9 +347,8 @@ void PrefixTree::absorb_only_child(TreeNode& node) {
 
 // REQUIRES: a full block.
 void PrefixTree::tell_entered(const TreeNode& node, std::int32_t i, const Namespace& ns) const {
-  const std::vector<Digest>& before = i > 0 ? node.digests : node.parent->digests;
   observer_->entered({.digest = node.digests[static_cast<std::size_t>(i)],
-                      .parent = i > 0 ? before[static_cast<std::size_t>(i - 1)] : before.back(),
+                      .parent = node.digest_before(i),
                       .is_first = node.first_block + i == 0,
                       .text = node.block_tokens(i),
                       .ns = &ns});

@@ -14,6 +14,8 @@ Storable Storables::describe(BlockId id) const {
   return {.group = 0,
           .pages = at.node->row(i).first(1),
           .digest = at.node->digests[static_cast<std::size_t>(i)],
+          .parent = at.node->digest_before(i),
+          .is_first = at.block == 0,
           .text = at.node->block_tokens(i),
           .ns = root->ns,
           .uses = pool_.order().uses(id)};

@@ -24,6 +24,8 @@ struct Storable {
   int group = 0;                   ///< of Cache::config(); behind the last one: a state
   std::span<const BlockId> pages;  ///< one block; of a state its pages
   Digest digest{};                 ///< of the text up to its end
+  Digest parent{};                 ///< of the text before its last block; of the namespace, if nothing is before it
+  bool is_first = false;           ///< nothing is before its last block
   TextView text;                   ///< of the last block of that
   const Namespace* ns = nullptr;
   std::uint32_t uses = 0;

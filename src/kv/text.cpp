@@ -124,6 +124,27 @@ Text::Text(std::vector<Token> tokens) : bits_(std::move(tokens)) {
   COPPICE_ASSERT(std::ranges::none_of(bits_, [](Token token) { return token < 0; }));
 }
 
+std::optional<Text> Text::of(std::vector<std::int32_t> bits, std::vector<MediumSpan> spans) {
+  const auto size = static_cast<std::int32_t>(bits.size());
+  std::int32_t at = 0;
+  const auto tokens_until = [&](std::int32_t end) {
+    while (at < end && bits[static_cast<std::size_t>(at)] >= 0) ++at;
+    return at == end;
+  };
+  for (const MediumSpan& span : spans) {
+    const bool fits = span.first >= at && span.n > 0 && span.n <= size - span.first && span.index >= 0 &&
+                      span.n <= span.medium.rows - span.index;
+    if (!fits || !tokens_until(span.first)) return {};
+    for (std::int32_t i = 0; i < span.n; ++i, ++at)
+      if (Symbol(span.medium, span.index + i).bits_ != bits[static_cast<std::size_t>(at)]) return {};
+  }
+  if (!tokens_until(size)) return {};
+  Text text;
+  text.bits_ = std::move(bits);
+  for (const MediumSpan& span : spans) text.append_span(span);
+  return text;
+}
+
 void Text::make_room(std::size_t symbols, std::size_t spans) {
   reserve_more(bits_, symbols);
   if (spans > 0) reserve_more(spans_, spans);

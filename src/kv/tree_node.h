@@ -55,6 +55,10 @@ struct TreeNode {
   std::span<const BlockId> row(std::int32_t i) const { return std::span(ids).subspan(i * n_groups, n_groups); }
   /// The tokens of this node's block i: block_size of them, or fewer in a partial one.
   TextView block_tokens(std::int32_t i) const;
+  /// Of the text before this node's block i; of the namespace, if nothing is before it. REQUIRES: it is no root.
+  const Digest& digest_before(std::int32_t i) const {
+    return i > 0 ? digests[static_cast<std::size_t>(i - 1)] : parent->digests.back();
+  }
 
   struct Candidate {
     TreeNode* child = nullptr;

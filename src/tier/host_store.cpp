@@ -4,6 +4,9 @@
 #include <utility>
 #include <vector>
 
+#include "tier/piece.h"
+#include "tier/store_observer.h"
+
 namespace coppice::tier {
 
 HostStore::HostStore(std::size_t most, int loaders) : QueuedStore({}), most_(std::max<std::size_t>(most, 1)) {
@@ -24,9 +27,24 @@ void HostStore::use(Held& held) {
 }
 
 void HostStore::drop(Pieces::iterator piece) {
+  if (piece->second.told) observer_->left(Place::kHost, piece->first);
   counters_.bytes -= static_cast<std::int64_t>(piece->second.piece.size());
   turns_.erase(piece->second.turn);
   pieces_.erase(piece);
+}
+
+void HostStore::observe(StoreObserver& observer, const std::array<std::uint8_t, 16>& model) {
+  const check::Lock lock(mutex_);
+  observer_ = &observer;
+  observed_ = model;
+  for (auto& [name, held] : pieces_) tell(name, held);
+}
+
+void HostStore::tell(const Name& name, Held& held) {
+  if (observer_ == nullptr || name.model != observed_) return;
+  const auto head = open_head(held.piece.bytes());
+  held.told = head && !head->origin.empty();
+  if (held.told) observer_->entered(Place::kHost, name, *head);
 }
 
 bool HostStore::offer(const Name& name, Buffer piece) {
@@ -109,7 +127,8 @@ void HostStore::answer(Write write) {
     drop(pieces_.find(turns_.front()));
   }
   const auto turn = turns_.insert(turns_.end(), write.name);
-  pieces_.emplace(write.name, Held{std::move(write.piece), Clock::now(), turn});
+  const auto added = pieces_.emplace(write.name, Held{std::move(write.piece), Clock::now(), turn}).first;
+  tell(write.name, added->second);
 }
 
 Counters HostStore::counters() const {

@@ -4,7 +4,9 @@
 // Threads: one answers find(), some look at what is loaded (all of its bytes: piece.h), one seals what is offered.
 #pragma once
 
+#include <array>
 #include <cstddef>
+#include <cstdint>
 #include <list>
 #include <map>
 #include <unordered_map>
@@ -24,6 +26,7 @@ class HostStore final : public QueuedStore {
 
   bool offer(const Name& name, Buffer piece) override;
   void forget(const Which& which) override;
+  void observe(StoreObserver& observer, const std::array<std::uint8_t, 16>& model) override;
   bool is_at(Place place) const override { return place == Place::kHost; }
   Counters counters() const override;
   void stop(Clock::time_point until) override;
@@ -33,6 +36,7 @@ class HostStore final : public QueuedStore {
     Buffer piece;
     Clock::time_point used;
     std::list<Name>::iterator turn;  ///< in turns_
+    bool told = false;               ///< to observer_
   };
   using Pieces = std::unordered_map<Name, Held, HashOfName>;
 
@@ -41,11 +45,14 @@ class HostStore final : public QueuedStore {
   void answer(Write write);
   void use(Held& held) COPPICE_REQUIRES(mutex_);
   void drop(Pieces::iterator piece) COPPICE_REQUIRES(mutex_);
+  void tell(const Name& name, Held& held) COPPICE_REQUIRES(mutex_);
 
   const std::size_t most_;
   Pieces pieces_ COPPICE_GUARDED_BY(mutex_);
   std::list<Name> turns_ COPPICE_GUARDED_BY(mutex_);           ///< what was used least recently first
   std::map<Name, bool> under_way_ COPPICE_GUARDED_BY(mutex_);  ///< writes that were taken; true: forgotten meanwhile
+  StoreObserver* observer_ COPPICE_GUARDED_BY(mutex_) = nullptr;
+  std::array<std::uint8_t, 16> observed_ COPPICE_GUARDED_BY(mutex_){};  ///< of which model
   Counters counters_ COPPICE_GUARDED_BY(mutex_);
 };
 

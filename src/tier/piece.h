@@ -10,7 +10,9 @@
 //   32  64  the name
 //   96  4   bytes of `text`
 //  100  4   bytes of `about`
-//  104      text, about, zeros up to the payload
+//  104  4   bytes of `origin`
+//  108  4   zero
+//  112      text, origin, about, zeros up to the payload
 //
 // The name says the model, how bytes lie in a page, and all tokens before: who reads a piece compares the name and the text, nothing is
 // trusted by its place alone.
@@ -27,24 +29,36 @@
 namespace coppice::tier {
 
 /// Raised when the format changes. Pieces of another version don't open.
-inline constexpr std::uint32_t kPieceVersion = 1;
-inline constexpr std::size_t kMostAbout = 256;  ///< bytes
+inline constexpr std::uint32_t kPieceVersion = 2;
+inline constexpr std::size_t kMostAbout = 256;    ///< bytes
+inline constexpr std::size_t kMostOrigin = 1024;  ///< bytes
+inline constexpr std::size_t kHeadBytes = 8192;   ///< that mostly have all but the payload
 
 /// What is in a piece. A view of its bytes.
 struct Piece {
   Name name;
   std::span<const std::byte> text;  ///< symbols that it holds, as its writer spells them: compared, never read
-  std::string_view about;           ///< for people: which model, which format
+  std::span<const std::byte>
+      origin;              ///< where that text stands, as its writer spells it: for observers. Empty: it isn't told
+  std::string_view about;  ///< for people: which model, which format
   std::span<const std::byte> payload;
 };
 
+/// What stands before the payload. A view.
+struct PieceHead {
+  Name name;
+  std::span<const std::byte> text, origin;
+};
+
 /// Bytes of a piece with so much in it.
-std::size_t piece_size(std::size_t text_bytes, std::size_t about_bytes, std::size_t payload_bytes);
+std::size_t piece_size(std::size_t text_bytes, std::size_t about_bytes, std::size_t payload_bytes,
+                       std::size_t origin_bytes = 0);
 
 /// Writes all but the payload and the checksum; returns the payload's place.
-/// REQUIRES: into.size() is piece_size() of these; about.size() <= kMostAbout.
+/// REQUIRES: into.size() is piece_size() of these; about.size() <= kMostAbout; origin.size() <= kMostOrigin.
 std::span<std::byte> begin_piece(std::span<std::byte> into, const Name& name, std::span<const std::byte> text,
-                                 std::string_view about, std::size_t payload_bytes);
+                                 std::string_view about, std::size_t payload_bytes,
+                                 std::span<const std::byte> origin = {});
 
 /// Writes the checksum: the piece is whole. REQUIRES: begin_piece() made it.
 void seal_piece(std::span<std::byte> piece);
@@ -61,5 +75,8 @@ std::string_view to_string(Flaw flaw);
 
 /// Looks at every byte. `name`: what it must be; null: any.
 std::expected<Piece, Flaw> open_piece(std::span<const std::byte> bytes, const Name* name);
+
+/// Looks at a piece's first bytes alone, so at no checksum: they may be anything. kLength: they are too few.
+std::expected<PieceHead, Flaw> open_head(std::span<const std::byte> bytes);
 
 }  // namespace coppice::tier

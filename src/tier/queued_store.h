@@ -9,6 +9,7 @@
 #include <deque>
 #include <new>
 #include <optional>
+#include <span>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -85,6 +86,11 @@ class QueuedStore : public Store {
   std::size_t size_outside(const Buffer& piece) const { return piece.size() + (seal_ ? Seal::kBytes : 0); }
   /// Makes a piece what it is outside. False: there is no room for that, or the library refuses.
   bool close(Write& write) const;
+  bool seals() const { return seal_.has_value(); }
+  /// Seal::open_head(). REQUIRES: seals().
+  bool unseal_head(const Name& name, std::span<std::byte> head, std::span<const std::byte> end) const {
+    return seal_->open_head(name, head, end);
+  }
   /// Opens what was read (size() == 0: nothing was), and gives it to who asked. False: it is not what its name says.
   bool give(Load load) const;
 

@@ -116,6 +116,17 @@ bool Seal::open(const Name& name, Buffer& piece) const {
   return opens;
 }
 
+bool Seal::open_head(const Name& name, std::span<std::byte> head, std::span<const std::byte> end) const {
+  if (!is_sealed(end) || head.size() > std::numeric_limits<int>::max()) return false;
+  const auto* const drawn = reinterpret_cast<const unsigned char*>(end.last(kDrawn + kProof).data());
+  const Key key = key_of(name);
+  const Cipher cipher(EVP_CIPHER_CTX_new(), &EVP_CIPHER_CTX_free);
+  int done = 0;
+  return cipher != nullptr && EVP_DecryptInit_ex(cipher.get(), EVP_aes_256_gcm(), nullptr, key.data(), drawn) == 1 &&
+         EVP_DecryptUpdate(cipher.get(), octets(head.data()), &done, octets(head.data()),
+                           static_cast<int>(head.size())) == 1;
+}
+
 bool Seal::is_sealed(std::span<const std::byte> bytes) {
   return bytes.size() >= kBytes && std::memcmp(bytes.data() + bytes.size() - kBytes, kMark.data(), kMark.size()) == 0;
 }

@@ -33,6 +33,9 @@ class Seal {
   /// In place. False, and size() == 0: it is not what was closed under this name.
   bool open(const Name& name, Buffer& piece) const;
 
+  /// Opens a piece's first bytes in place, of which nobody knows then whether they are what was closed. `end`: its last kBytes. False: it isn't sealed.
+  bool open_head(const Name& name, std::span<std::byte> head, std::span<const std::byte> end) const;
+
   /// Whether bytes look like a sealed piece's.
   static bool is_sealed(std::span<const std::byte> bytes);
 

@@ -65,6 +65,8 @@ struct Which {
   std::optional<std::chrono::seconds> unused_for;            ///< neither written nor loaded for so long
 };
 
+class StoreObserver;
+
 class Store {
  public:
   virtual ~Store() = default;
@@ -88,6 +90,10 @@ class Store {
 
   /// Pieces are found no more when this returns, writes that were taken included; their room comes back by and by.
   virtual void forget(const Which& which) = 0;
+
+  /// From now on this one is told which pieces of a model (Name::model) it holds, first of those that it holds already, by and by. Once. What is in another
+  /// machine is not told. The observer outlives stop().
+  virtual void observe(StoreObserver& /*observer*/, const std::array<std::uint8_t, 16>& /*model*/) {}
 
   virtual bool is_at(Place place) const = 0;
   /// Of each place that it is, those that are asked first first.

@@ -2,6 +2,8 @@
 // everything, or the far one only what was used twice; and what came from the far one goes to the near one. Thread-safe.
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -22,6 +24,10 @@ class StorePair final : public Store {
   bool offer(const Name& name, Buffer piece) override;
   bool offer_once(const Name& name, Buffer piece) override;
   void forget(const Which& which) override;
+  void observe(StoreObserver& observer, const std::array<std::uint8_t, 16>& model) override {
+    near_->observe(observer, model);
+    far_->observe(observer, model);
+  }
   bool is_at(Place place) const override { return near_->is_at(place) || far_->is_at(place); }
   std::vector<Counters> places() const override;
   void stop(Clock::time_point until) override;

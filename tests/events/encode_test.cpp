@@ -173,5 +173,27 @@ TEST(EncodeTest, TellsPicturesByTheirDigests) {
   EXPECT_EQ(events[0]["extra_keys"][1], json::array({json::array({hex, -3})}));
 }
 
+TEST(EncodeTest, EachMediumHasEventsOfItsOwn) {
+  Story story;
+  story.enters(1, 0);
+  story.enters(2, 1);
+  for (const Medium medium : {Medium::kHost, Medium::kDisk}) {
+    story.enters(2, 1);
+    story.changes.list.back().medium = medium;
+  }
+  story.leaves(2);
+  story.leaves(2);
+  story.changes.list.back().medium = Medium::kDisk;
+  const json events = story.events();
+  ASSERT_EQ(events.size(), 5U);
+  const auto is = [&](std::size_t i, const char* type, const char* medium, std::vector<std::uint64_t> hashes) {
+    return events[i]["type"] == type && events[i]["medium"] == medium && events[i]["block_hashes"] == hashes;
+  };
+  EXPECT_TRUE(is(0, "BlockStored", "GPU", {name(1), name(2)}));
+  EXPECT_TRUE(is(1, "BlockStored", "CPU_PINNED", {name(2)}) && is(2, "BlockStored", "DISK", {name(2)}));
+  EXPECT_EQ(events[2]["parent_block_hash"], name(1));
+  EXPECT_TRUE(is(3, "BlockRemoved", "GPU", {name(2)}) && is(4, "BlockRemoved", "DISK", {name(2)}));
+}
+
 }  // namespace
 }  // namespace coppice::events

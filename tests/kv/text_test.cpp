@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <random>
 
+#include "kv/block_bytes.h"
 #include "support/dice.h"
 #include "support/kv_known_prefixes.h"
 #include "support/kv_words.h"
@@ -96,6 +97,9 @@ TEST(TextTest, RandomTextsAreTheirWords) {
     const Words own(a.begin() + static_cast<std::ptrdiff_t>(begin), a.begin() + static_cast<std::ptrdiff_t>(begin + n));
     EXPECT_EQ(part, to_kv(own).view());
     EXPECT_EQ(part.n_spans(), to_kv(own).spans().size());
+    const auto bytes = kv::spell(part);
+    EXPECT_EQ(kv::read_text(bytes, n), to_kv(own));
+    EXPECT_EQ(kv::read_text(bytes, n + 1), std::nullopt);
     for (std::int32_t at = 0; std::cmp_less_equal(at, n); ++at) {
       const auto there = static_cast<std::int32_t>(begin) + at;
       const std::int32_t before = cut_before(a, there), behind = cut_behind(a, there);
@@ -121,6 +125,32 @@ TEST(TextTest, NeighboursInOrderBeginAlike) {
     EXPECT_EQ(kv::common_prefix(texts[0], texts[2]),
               std::min(kv::common_prefix(texts[0], texts[1]), kv::common_prefix(texts[1], texts[2])));
   }
+}
+
+// What a file says of itself may be anything.
+TEST(TextTest, BytesThatAreNoTextAreRefused) {
+  kv::Text text = Words{1, 2};
+  text.append(to_kv({.which = 1, .rows = 3}));
+  const auto bytes = kv::spell(text.view());
+  ASSERT_EQ(kv::read_text(bytes, 5), text);
+  Random random(1);
+  int refused = 0;
+  for (std::size_t i = 0; i < 40; ++i) {  // symbols, and the numbers of the span
+    auto other = bytes;
+    other[i] ^= std::byte{1} << random.up_to(7);
+    const auto read = kv::read_text(other, 5);
+    EXPECT_NE(read, text);
+    refused += read ? 0 : 1;
+  }
+  EXPECT_GE(refused, 20);
+  for (std::size_t n = 0; n < bytes.size(); ++n) EXPECT_EQ(kv::read_text(std::span(bytes).first(n), 5), std::nullopt);
+}
+
+TEST(TextTest, AnOriginIsReadAsItWasSpelled) {
+  const kv::BlockOrigin origin{.parent = {1, 2, 3}, .is_first = true, .ns = {.salt = "salt", .adapter = "adapter"}};
+  const auto bytes = kv::spell(origin);
+  EXPECT_EQ(kv::read_origin(bytes), origin);
+  EXPECT_EQ(kv::read_origin(std::span(bytes).first(43)), std::nullopt);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "support/recording_observer.h"
 #include "tier/piece.h"
 
 namespace coppice::tier {
@@ -28,11 +29,14 @@ Name name_of(int i, int model = 0, int space = 0) {
 
 class HostStoreTest : public testing::Test {
  protected:
-  bool offer(const Name& name) {
+  /// origin: in bytes.
+  bool offer(const Name& name, std::size_t origin = 0) {
     Buffer buffer = buffers_.take();
     if (!buffer) return false;
-    buffer.set_size(piece_size(0, 0, kPayload));
-    std::ranges::fill(begin_piece(buffer.bytes(), name, {}, {}, kPayload), static_cast<std::byte>(name.piece[0]));
+    buffer.set_size(piece_size(0, 0, kPayload, origin));
+    const std::vector<std::byte> bytes(origin, std::byte{7});
+    std::ranges::fill(begin_piece(buffer.bytes(), name, {}, {}, kPayload, bytes),
+                      static_cast<std::byte>(name.piece[0]));
     return store_->offer(name, std::move(buffer));
   }
   void settle() const {
@@ -100,6 +104,31 @@ TEST_F(HostStoreTest, TheLeastRecentlyUsedGoesForRoom) {
   EXPECT_EQ(store_->counters().evicted, 2);
   EXPECT_EQ(store_->counters().pieces, 4);
   EXPECT_EQ(buffers_.free(), 4U);
+}
+
+TEST_F(HostStoreTest, TellsWhatItHolds) {
+  test::RecordingObserver observer;
+  ASSERT_TRUE(offer(name_of(0), 40));
+  settle();
+  store_->observe(observer, name_of(0).model);
+  EXPECT_TRUE(observer.has(Place::kHost, name_of(0))) << "also what came before";
+  EXPECT_EQ(observer.origin(Place::kHost, name_of(0)), std::vector<std::byte>(40, std::byte{7}));
+  ASSERT_TRUE(offer(name_of(1)));         // without an origin
+  ASSERT_TRUE(offer(name_of(2, 1), 40));  // another model's
+  settle();
+  EXPECT_EQ(observer.size(), 1U);
+  for (int i = 3; i < 6; ++i) {
+    ASSERT_TRUE(offer(name_of(i), 40));
+    settle();
+  }
+  EXPECT_FALSE(observer.has(Place::kHost, name_of(0))) << "it went for room";
+  EXPECT_EQ(observer.size(), 3U);
+  EXPECT_GT(load(name_of(4), /*sound=*/false).size(), 0U);
+  while (store_->counters().damaged == 0) std::this_thread::yield();
+  EXPECT_FALSE(observer.has(Place::kHost, name_of(4))) << "it was damaged";
+  store_->forget({});
+  EXPECT_EQ(observer.size(), 0U);
+  EXPECT_EQ(observer.wrong(), "");
 }
 
 TEST_F(HostStoreTest, ForgetsOfAModelAndOfASpaceAlsoWhatIsUnderWay) {

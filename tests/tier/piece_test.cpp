@@ -31,18 +31,19 @@ Name random_name(test::Dice& dice) {
 
 struct Written {
   Name name;
-  std::vector<std::byte> text, payload, bytes;
+  std::vector<std::byte> text, origin, payload, bytes;
   std::string about;
 };
 
 Written write(test::Dice& dice) {
   Written w{.name = random_name(dice),
             .text = random_bytes(dice, static_cast<std::size_t>(dice.below(300))),
+            .origin = random_bytes(dice, static_cast<std::size_t>(dice.below(100))),
             .payload = random_bytes(dice, static_cast<std::size_t>(dice.below(1000))),
             .bytes = {},
             .about = std::string(static_cast<std::size_t>(dice.below(100)), 'a')};
-  w.bytes = random_bytes(dice, piece_size(w.text.size(), w.about.size(), w.payload.size()));
-  const auto place = begin_piece(w.bytes, w.name, w.text, w.about, w.payload.size());
+  w.bytes = random_bytes(dice, piece_size(w.text.size(), w.about.size(), w.payload.size(), w.origin.size()));
+  const auto place = begin_piece(w.bytes, w.name, w.text, w.about, w.payload.size(), w.origin);
   EXPECT_EQ(place.size(), w.payload.size());
   EXPECT_EQ((place.data() - w.bytes.data()) % 64, 0);
   std::ranges::copy(w.payload, place.begin());
@@ -58,6 +59,7 @@ TEST(Piece, OpensAsItWasWritten) {
     ASSERT_TRUE(piece.has_value()) << to_string(piece.error());
     EXPECT_EQ(piece->name, w.name);
     EXPECT_TRUE(std::ranges::equal(piece->text, w.text));
+    EXPECT_TRUE(std::ranges::equal(piece->origin, w.origin));
     EXPECT_EQ(piece->about, w.about);
     EXPECT_TRUE(std::ranges::equal(piece->payload, w.payload));
   }
@@ -92,13 +94,27 @@ TEST(Piece, NoOtherName) {
   EXPECT_EQ(open_piece(w.bytes, &other).error(), Flaw::kOtherName);
 }
 
+TEST(Piece, ItsFirstBytesSayWhatItIsOf) {
+  test::Dice dice(6);
+  for (int i = 0; i < 200; ++i) {
+    const Written w = write(dice);
+    const std::size_t enough = 112 + w.text.size() + w.origin.size();
+    const auto head = open_head(std::span(w.bytes).first(enough + w.about.size()));
+    ASSERT_TRUE(head.has_value());
+    EXPECT_EQ(head->name, w.name);
+    EXPECT_TRUE(std::ranges::equal(head->text, w.text));
+    EXPECT_TRUE(std::ranges::equal(head->origin, w.origin));
+    EXPECT_EQ(open_head(std::span(w.bytes).first(enough - 1)).error(), Flaw::kLength);
+  }
+}
+
 TEST(Piece, HeadersOfRubbishAreRefused) {
   test::Dice dice(5);
   const Written w = write(dice);
   for (int i = 0; i < 20000; ++i) {  // numbers of the header that reach beyond the bytes
     std::vector<std::byte> bytes = w.bytes;
     for (std::int64_t n = dice.between(1, 8); n > 0; --n)
-      bytes[static_cast<std::size_t>(dice.between(8, 103))] = static_cast<std::byte>(dice.below(256));
+      bytes[static_cast<std::size_t>(dice.between(8, 111))] = static_cast<std::byte>(dice.below(256));
     if (bytes != w.bytes) EXPECT_FALSE(open_piece(bytes, nullptr).has_value());
   }
 }

@@ -55,6 +55,20 @@ TEST_F(SealTest, OpensWhatItClosed) {
   EXPECT_FALSE(seal_.close(name_, full));
 }
 
+TEST_F(SealTest, OpensAPiecesFirstBytesAlone) {
+  for (const std::size_t size : {100, 5000}) {
+    Buffer piece = buffer(size);
+    const auto before = copy(piece);
+    ASSERT_TRUE(seal_.close(name_, piece));
+    auto head = copy(piece);
+    head.resize(100);
+    const auto end = piece.bytes().last(Seal::kBytes);
+    EXPECT_FALSE(seal_.open_head(name_, head, std::span(before).last(Seal::kBytes))) << "it isn't sealed";
+    ASSERT_TRUE(seal_.open_head(name_, head, end));
+    EXPECT_TRUE(std::ranges::equal(head, std::span(before).first(100)));
+  }
+}
+
 TEST_F(SealTest, TheSameTwiceLooksDifferent) {
   Buffer one = buffer(), two = buffer();
   ASSERT_TRUE(seal_.close(name_, one) && seal_.close(name_, two));

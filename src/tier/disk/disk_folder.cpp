@@ -34,17 +34,6 @@ double seconds_since(FileSystem::Clock::time_point begun, FileSystem::Clock::tim
 
 }  // namespace
 
-/// Keeps open() away while a call is under way.
-struct DiskFolder::UnderWay {
-  explicit UnderWay(DiskFolder& f) : folder(f) {}
-  ~UnderWay() { end(); }
-  void end() const {
-    const check::Lock lock(folder.mutex_);
-    --folder.under_way_;
-  }
-  DiskFolder& folder;
-};
-
 DiskFolder::DiskFolder(FileSystem& files, const DiskLimits& limits, Say say)
     : files_(files),
       limits_(limits),
@@ -78,6 +67,7 @@ std::string DiskFolder::open() {
   if (!why.empty()) return why;
   folder_ = std::move(*folder);
   index_ = std::move(index);
+  watch(index_);
   n_bad_ = contents.bad;
   bad_bytes_ = contents.bad_bytes;
   open_ = true;
@@ -85,11 +75,12 @@ std::string DiskFolder::open() {
 }
 
 void DiskFolder::end() {
+  const check::Lock lock(mutex_);
   shut("it has ended");
 }
 
+// What it holds stays there: nobody is told that it went.
 void DiskFolder::shut(const char* why) {
-  const check::Lock lock(mutex_);
   open_ = false;
   off_because_ = why;
 }
@@ -140,7 +131,7 @@ void DiskFolder::give_up(const Name& name) {
   ++counters_.dropped;
 }
 
-void DiskFolder::write(const Name& name, Buffer& piece, int writer) {
+void DiskFolder::write(const Name& name, Buffer& piece, int writer, std::span<const std::byte> head) {
   const auto begun = files_.ticks();
   std::string aside;
   {
@@ -159,6 +150,7 @@ void DiskFolder::write(const Name& name, Buffer& piece, int writer) {
     --counters_.pending;
     if (written && entry.state == State::kWriting) {
       index_.hold(entry, files_.now());
+      tell(name, entry, head);
       ++counters_.writes;
       counters_.write_bytes += static_cast<std::int64_t>(piece.size());
       if (writing_.succeed()) line = "takes pieces again";
@@ -355,7 +347,11 @@ bool DiskFolder::tidy() {
   }
   const UnderWay under_way(*this);
   if (!still_locked(files_, lock_id)) {
-    shut("somebody removed its lock");
+    {
+      const check::Lock lock(mutex_);
+      if (open_ && observer_ != nullptr) observer_->emptied(Place::kDisk);
+      shut("somebody removed its lock");
+    }
     say("is off: somebody removed its lock");
     return false;
   }

@@ -9,12 +9,15 @@
 // 5. What is damaged is read once.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "check/mutex.h"
 #include "tier/breaker.h"
@@ -23,6 +26,7 @@
 #include "tier/disk/locked_folder.h"
 #include "tier/disk/piece_index.h"
 #include "tier/store.h"
+#include "tier/store_observer.h"
 
 namespace coppice::tier {
 
@@ -59,14 +63,23 @@ class DiskFolder {
   };
   /// Whether a piece of so many bytes is to be written.
   Taken take(const Name& name, std::size_t bytes);
-  /// What is behind piece.bytes() may be written over. `writer`: each thread's own small number.
-  void write(const Name& name, Buffer& piece, int writer);
+  /// What is behind piece.bytes() may be written over. `writer`: each thread's own small number. head: what it begins with before it is sealed, for an
+  /// observer (observes()).
+  void write(const Name& name, Buffer& piece, int writer, std::span<const std::byte> head = {});
   void give_up(const Name& name);
 
   /// Reads into all of its memory; size() == 0: a miss.
   void read(const Name& name, Buffer& into);
   /// It was read, and doesn't open. False: it isn't held any more, and is no damage.
   bool put_aside(const Name& name);
+
+  /// Store::observe(), with the model's name outside.
+  void observe(StoreObserver& observer, const std::array<std::uint8_t, 16>& model);
+  bool observes(const Name& name) const;
+  /// Makes the first bytes of a sealed piece what they were, by its last Seal::kBytes. False: it can't.
+  using Unseal = std::function<bool(const Name& name, std::span<std::byte> head, std::span<const std::byte> end)>;
+  /// Tells of some of what was held before it was observed. `unseal`: empty, if nothing is sealed. True: there is more to do at once.
+  bool tell_some(const Unseal& unseal);
 
   /// Found no more when it returns.
   void forget(const Which& which);
@@ -78,7 +91,15 @@ class DiskFolder {
   std::string check() const;
 
  private:
-  struct UnderWay;
+  /// Keeps open() away while a call is under way.
+  struct UnderWay {
+    explicit UnderWay(DiskFolder& f) : folder(f) {}
+    ~UnderWay() {
+      const check::Lock lock(folder.mutex_);
+      --folder.under_way_;
+    }
+    DiskFolder& folder;
+  };
   /// For a piece that is to be written: its bytes count now, unless there is none, or nobody wants it any more.
   enum class Room : std::uint8_t { kNone, kFree, kInOldFile };
 
@@ -88,10 +109,13 @@ class DiskFolder {
   bool remove(const Name& name);
   bool is_cancelled(const Name& name);
   void evict(PieceIndex::Piece& piece) COPPICE_REQUIRES(mutex_);
+  void watch(PieceIndex& index) COPPICE_REQUIRES(mutex_);
+  void tell(const Name& name, PieceIndex::Piece& piece, std::span<const std::byte> head) COPPICE_REQUIRES(mutex_);
+  std::optional<Name> next_untold() COPPICE_REQUIRES(mutex_);
   std::string failed(Breaker& breaker, const char* what, int error) COPPICE_REQUIRES(mutex_);
   std::string judge_room(const Result<FileSystem::Room>& room) COPPICE_REQUIRES(mutex_);
   void say(const std::string& line) const;
-  void shut(const char* why);
+  void shut(const char* why) COPPICE_REQUIRES(mutex_);
 
   FileSystem& files_;
   const DiskLimits limits_;
@@ -104,6 +128,9 @@ class DiskFolder {
   int under_way_ COPPICE_GUARDED_BY(mutex_) = 0;  ///< calls, and pieces that were taken
   LockedFolder folder_ COPPICE_GUARDED_BY(mutex_);
   PieceIndex index_ COPPICE_GUARDED_BY(mutex_);
+  StoreObserver* observer_ COPPICE_GUARDED_BY(mutex_) = nullptr;
+  std::array<std::uint8_t, 16> observed_ COPPICE_GUARDED_BY(mutex_){};  ///< of which model
+  std::vector<Name> untold_ COPPICE_GUARDED_BY(mutex_);                 ///< the last is next
   Allowance allowance_ COPPICE_GUARDED_BY(mutex_);
   Breaker writing_ COPPICE_GUARDED_BY(mutex_);
   Breaker reading_ COPPICE_GUARDED_BY(mutex_);

@@ -2,10 +2,15 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <chrono>
+#include <cstddef>
+#include <span>
 #include <utility>
 
 #include "port/process.h"
+#include "tier/piece.h"
 
 namespace coppice::tier {
 
@@ -57,6 +62,13 @@ void DiskStore::forget(const Which& which) {
   keeper_.notify_one();
 }
 
+void DiskStore::observe(StoreObserver& observer, const std::array<std::uint8_t, 16>& model) {
+  folder_.observe(observer, outside(Which{.model = model}).model.value());
+  const check::Lock lock(mutex_);
+  tidy_now_ = true;
+  keeper_.notify_one();
+}
+
 void DiskStore::answer(Find find) {
   std::vector<bool> held(find.names.size());
   const bool end = ends();
@@ -71,16 +83,25 @@ void DiskStore::answer(Load load) {
 }
 
 void DiskStore::answer(Write write, int writer) {
+  std::array<std::byte, kHeadBytes> bytes;
+  std::span<const std::byte> head;
+  if (folder_.observes(write.name)) {  // it may be closed in place
+    const auto first = write.piece.bytes().first(std::min(write.piece.size(), bytes.size()));
+    std::ranges::copy(first, bytes.begin());
+    head = std::span(bytes).first(first.size());
+  }
   if (is_late() || !close(write)) {
     folder_.give_up(write.name);
   } else {
-    folder_.write(write.name, write.piece, writer);
+    folder_.write(write.name, write.piece, writer, head);
   }
 }
 
 void DiskStore::keep() {
   port::make_thread_nicer(kWritersNicer);
   std::string said;
+  DiskFolder::Unseal unseal;
+  if (seals()) unseal = [this](const Name& name, auto head, auto end) { return unseal_head(name, head, end); };
   for (;;) {
     bool more = false;
     auto pause = kTidyEvery;
@@ -96,8 +117,10 @@ void DiskStore::keep() {
       if (!why.empty()) pause = kOpenEvery;
       if (why.empty() || why != said) say_(files_->name() + " " + line);
       said = why;
+      more = why.empty();
     } else {
       more = folder_.tidy();
+      more = folder_.tell_some(unseal) || more;
     }
     check::Lock lock(mutex_);
     const auto until = Clock::now() + pause;

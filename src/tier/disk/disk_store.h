@@ -5,6 +5,8 @@
 // nicer than the others.
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <memory>
 #include <optional>
 
@@ -30,6 +32,7 @@ class DiskStore final : public QueuedStore {
 
   bool offer(const Name& name, Buffer piece) override;
   void forget(const Which& which) override;
+  void observe(StoreObserver& observer, const std::array<std::uint8_t, 16>& model) override;
   bool is_at(Place place) const override { return place == Place::kDisk; }
   Counters counters() const override { return folder_.counters(); }
   void stop(Clock::time_point until) override;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "check/assert.h"
@@ -56,6 +57,7 @@ void PieceIndex::leave_row(Piece& piece) {
     unlink(held_, piece);
     --n_held_;
     held_bytes_ -= piece.bytes;
+    if (std::exchange(piece.told, false)) told_left_(*piece.name);
   } else if (piece.state == State::kToRemove) {
     unlink(to_remove_, piece);
     --n_to_remove_;
@@ -116,6 +118,13 @@ void PieceIndex::doom_all(const std::function<bool(const Name&, const Piece&)>& 
     const bool may_go = piece.state == State::kHeld || (piece.state < State::kHeld && !fault(Fault::kForgottenReturns));
     if (may_go && unwanted(name, piece)) doom(piece);
   }
+}
+
+std::vector<Name> PieceIndex::held(const std::array<std::uint8_t, 16>& model) const {
+  std::vector<Name> names;
+  for (const Piece* piece = held_.first; piece != nullptr; piece = piece->behind)
+    if (piece->name->model == model) names.push_back(*piece->name);
+  return names;
 }
 
 void PieceIndex::enter(const Name& name, std::uint64_t bytes, std::int64_t used) {

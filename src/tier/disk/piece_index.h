@@ -3,11 +3,14 @@
 // Life of a piece: taken -> being written -> held -> to be removed -> being removed -> gone. Names in all of these states are there once.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "tier/name.h"
 
@@ -28,6 +31,7 @@ class PieceIndex {
     std::uint32_t stamped = 0;  ///< when its file was last touched: seconds since 1970
     std::uint32_t used = 0;
     std::uint64_t bytes = 0;  ///< of the disk
+    bool told = false;        ///< to an observer. When it is held no more, it isn't, and on_told_left() is called
    private:
     friend class PieceIndex;
     const Name* name = nullptr;
@@ -58,6 +62,11 @@ class PieceIndex {
 
   /// The one that was used least recently. Null: none is held.
   Piece* oldest() { return held_.first; }
+  /// Of pieces that were told, and are held no more.
+  void on_told_left(std::function<void(const Name&)> f) { told_left_ = std::move(f); }
+  /// Those of a model (Name::model) that are held, what was used least recently first.
+  std::vector<Name> held(const std::array<std::uint8_t, 16>& model) const;
+
   /// Dooms all held, taken and written ones that are `unwanted`.
   void doom_all(const std::function<bool(const Name&, const Piece&)>& unwanted);
 
@@ -85,6 +94,7 @@ class PieceIndex {
   void enter_removal(Piece& piece);
 
   std::unordered_map<Name, Piece, HashOfName> pieces_;
+  std::function<void(const Name&)> told_left_;
   Row held_, to_remove_;
   std::size_t n_held_ = 0, n_to_remove_ = 0;
   std::uint64_t held_bytes_ = 0, bytes_to_remove_ = 0, bytes_ = 0;

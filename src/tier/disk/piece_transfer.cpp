@@ -6,6 +6,7 @@
 
 #include "tier/disk/piece_path.h"
 #include "tier/faults.h"
+#include "tier/piece.h"
 
 namespace coppice::tier {
 
@@ -32,6 +33,49 @@ Result<void> write_piece(FileSystem& files, const std::string& path, Buffer& pie
   return fault(Fault::kUnsafeIsSafe) ? Result<void>() : safe;
 }
 
+namespace {
+
+/// Up to the file's end, or into's. How many bytes.
+Result<std::size_t> read_from(FileSystem& files, FileSystem::Number number, std::uint64_t offset,
+                              std::span<std::byte> into) {
+  std::size_t done = 0;
+  while (done < into.size()) {
+    const auto got = files.read(number, offset + done, into.subspan(done));
+    if (!got) return std::unexpected(got.error());
+    if (*got == 0) break;
+    done += *got;
+  }
+  return done;
+}
+
+bool is_ours(const FileSystem::Status& status) {
+  return fault(Fault::kLinkFollowed) || (status.is_file && status.is_mine && !status.is_open);
+}
+
+}  // namespace
+
+Result<PieceEnds> read_ends(FileSystem& files, const std::string& path, std::span<std::byte> into,
+                            std::size_t end_bytes) {
+  const auto number = files.open(path);
+  if (!number) return std::unexpected(number.error());
+  const OpenFile file(files, *number);
+  const auto status = files.status(*number);
+  if (!status) return std::unexpected(status.error());
+  if (!is_ours(*status)) return std::unexpected(ELOOP);
+  if (status->bytes < end_bytes) return std::unexpected(EBADMSG);
+  const std::span<std::byte> head = into.first(kHeadBytes), behind = into.subspan(kHeadBytes);
+  const auto begun = read_from(files, *number, 0, head);
+  if (!begun) return std::unexpected(begun.error());
+  PieceEnds ends{.head = head.first(std::min<std::size_t>(*begun, status->bytes - end_bytes)), .end = {}};
+  if (end_bytes == 0) return ends;
+  const std::uint64_t at = status->bytes - end_bytes, page = at / kBufferAlignment * kBufferAlignment;
+  const auto ended = read_from(files, *number, page, behind.first(2 * kBufferAlignment));
+  if (!ended) return std::unexpected(ended.error());
+  if (*ended != status->bytes - page) return std::unexpected(EBADMSG);
+  ends.end = behind.subspan(at - page, end_bytes);
+  return ends;
+}
+
 Result<std::size_t> read_piece(FileSystem& files, const std::string& path, std::uint64_t bytes_of_disk,
                                std::span<std::byte> into, bool stamp) {
   const auto number = files.open(path);
@@ -39,8 +83,7 @@ Result<std::size_t> read_piece(FileSystem& files, const std::string& path, std::
   const OpenFile file(files, *number);
   const auto status = files.status(*number);
   if (!status) return std::unexpected(status.error());
-  if (!fault(Fault::kLinkFollowed) && (!status->is_file || !status->is_mine || status->is_open))
-    return std::unexpected(ELOOP);
+  if (!is_ours(*status)) return std::unexpected(ELOOP);
   if (disk_bytes(status->bytes) != bytes_of_disk || status->bytes > into.size()) return std::unexpected(EBADMSG);
   for (std::size_t done = 0; done < status->bytes;) {
     const auto got = files.read(*number, done, into.subspan(done));

@@ -19,4 +19,14 @@ Result<void> write_piece(FileSystem& files, const std::string& path, Buffer& pie
 Result<std::size_t> read_piece(FileSystem& files, const std::string& path, std::uint64_t bytes_of_disk,
                                std::span<std::byte> into, bool stamp);
 
+/// A piece's first bytes, and its last ones.
+struct PieceEnds {
+  std::span<std::byte> head, end;
+};
+inline constexpr std::size_t kMostEnd = kBufferAlignment;
+/// Reads kHeadBytes (piece.h) of the piece that lies there, or as many as stand before its last `end_bytes`, and these. Errors as above.
+/// REQUIRES: into.size() >= kHeadBytes + 2 * kBufferAlignment; end_bytes <= kMostEnd.
+Result<PieceEnds> read_ends(FileSystem& files, const std::string& path, std::span<std::byte> into,
+                            std::size_t end_bytes);
+
 }  // namespace coppice::tier

@@ -7,10 +7,13 @@
 #include <atomic>
 #include <chrono>
 #include <future>
+#include <optional>
+#include <span>
 #include <thread>
 #include <vector>
 
 #include "support/dice.h"
+#include "support/recording_observer.h"
 #include "support/sanitized.h"
 #include "tier/disk/disk_fixture.h"
 
@@ -64,6 +67,43 @@ TEST_F(DiskStoreTest, KeepsPiecesOverARestart) {
     EXPECT_EQ(store->counters().io_errors, 0);
     EXPECT_EQ(store->counters().loads, 20);
     EXPECT_EQ(store->counters().load_misses, 1);
+  }
+}
+
+TEST_F(DiskStoreTest, TellsWhatItHoldsOverARestartSealedOrNot) {
+  const std::vector<std::byte> secret(tier::Seal::kLeastSecret, std::byte{5}), origin(40, std::byte{7});
+  for (const std::optional<tier::Seal>& seal : {std::optional<tier::Seal>(), std::optional<tier::Seal>(secret)}) {
+    const auto outside = [&](const tier::Name& name) { return seal ? seal->outside(name) : name; };
+    for (int run = 0; run < 2; ++run) {
+      DiskStore store(
+          tier::make_real_files(path_), {.bytes = 1 << 30, .free_share = 0}, {.readers = 1, .writers = 1},
+          [](const std::string&) {}, seal);
+      while (!store.counters().on) std::this_thread::yield();
+      RecordingObserver observer;
+      store.observe(observer, name_of(0).model);
+      const auto told = [&](int i) { return observer.has(tier::Place::kDisk, outside(name_of(i))); };
+      if (run == 0) {
+        for (int i = 0; i < 4; ++i) {
+          tier::Buffer buffer = buffers_.take();
+          const std::span<const std::byte> of = i == 2 ? std::span<const std::byte>() : origin;
+          buffer.set_size(tier::piece_size(0, 0, 10'000, of.size()));
+          const tier::Name name = name_of(i, /*model=*/i == 3 ? 1 : 0);
+          tier::begin_piece(buffer.bytes(), name, {}, "", 10'000, of);
+          ASSERT_TRUE(store.offer(name, std::move(buffer)));
+        }
+        wait_for_writes(store);
+      }
+      const auto end = std::chrono::steady_clock::now() + seconds(60);
+      while (observer.size() < 2 && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+      EXPECT_TRUE(told(0) && told(1)) << run;
+      EXPECT_EQ(observer.origin(tier::Place::kDisk, outside(name_of(0))), origin);
+      EXPECT_EQ(observer.inside(outside(name_of(0))), name_of(0));
+      EXPECT_EQ(observer.size(), 2U) << "what has no origin, or is another model's, is not told";
+      if (run == 0) continue;
+      store.forget({});
+      EXPECT_EQ(observer.size(), 0U);
+      EXPECT_EQ(observer.wrong(), "");
+    }
   }
 }
 
