@@ -9,6 +9,7 @@
 
 #include "attention/attend.h"
 #include "attention/cpu/kv_codec.h"
+#include "support/normal.h"
 #include "support/simd_targets.h"
 
 namespace coppice {
@@ -151,7 +152,7 @@ TEST_P(KernelExtremesTest, SmallValuesOfHeavySlotsCount) {
   AttentionCase c = test::make_case("heavy", paths, 64, {}, 1);
   c.heads = {.n_head = 1, .n_kv_head = 1, .head_dim = kDim, .scale = 1.0F};
   std::mt19937_64 random(test::test_seed());
-  std::normal_distribution<float> normal;
+  test::Normal normal;
   for (const int heavy : {0, 5, 127}) {
     test::PoolData pool(c, 1, KvFormat::kF16);
     const auto rows = c.rows();

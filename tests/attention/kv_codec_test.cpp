@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "attention/reference.h"
+#include "support/normal.h"
 #include "support/simd_targets.h"
 
 namespace coppice::attention {
@@ -49,7 +50,7 @@ double allowed(KvFormat format) {
 class KvCodecTest : public test::EachSimdTarget {
  protected:
   std::mt19937 random_{1};
-  std::normal_distribution<float> normal_{0.0F, 1.0F};
+  test::Normal normal_{0.0F, 1.0F};
 
   std::vector<float> vector(int dim) {
     std::vector<float> values(static_cast<std::size_t>(dim));

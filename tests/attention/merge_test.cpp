@@ -12,6 +12,7 @@
 
 #include "attention/cpu/tile_kernel.h"
 #include "support/attention_cases.h"
+#include "support/normal.h"
 #include "support/simd_targets.h"
 
 namespace coppice {
@@ -189,7 +190,7 @@ TEST_P(MergeTest, HeadsHaveMaximaOfTheirOwn) {
 
 TEST_P(MergeTest, AnyOrderAndAnySplitGiveTheSoftmax) {
   std::mt19937_64 random(test::test_seed());
-  std::normal_distribution<float> normal;
+  test::Normal normal;
   for (int i = 0; i < 300; ++i) {
     const auto& [n_head, dim] = kShapes[random() % kShapes.size()];
     const HeadShape heads = shape(n_head, dim);

@@ -10,6 +10,7 @@
 
 #include "attention/cpu/kv_codec.h"
 #include "attention/rope.h"
+#include "support/normal.h"
 #include "support/simd_targets.h"
 
 namespace coppice::attention {
@@ -35,7 +36,7 @@ constexpr double kBase = 10000.0, kScale = 0.5, kMagnitude = 1.25;
 constexpr int kSlots = 40;
 
 std::vector<float> random_values(std::size_t n, std::mt19937& random) {
-  std::normal_distribution<float> normal;
+  test::Normal normal;
   std::vector<float> values(n);
   std::ranges::generate(values, [&] { return normal(random); });
   return values;

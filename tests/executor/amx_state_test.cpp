@@ -14,6 +14,7 @@
 #include "executor/ggml/store/ggml_ptr.h"
 #include "matmul/quant_matrix.h"
 #include "simd/target.h"
+#include "support/normal.h"
 
 namespace coppice {
 namespace {
@@ -35,7 +36,7 @@ TEST(AmxState, ProductsOfGgmlAreTheSameBeforeAndAfterOurKernels) {
 
   constexpr int kIn = 256, kOut = 64, kRows = 32;
   std::mt19937 random(7);
-  std::normal_distribution<float> normal;
+  test::Normal normal;
   std::vector<float> x(std::size_t{kIn} * kRows), w(std::size_t{kIn} * kOut);
   for (float& v : x) v = normal(random);
   for (float& v : w) v = normal(random);

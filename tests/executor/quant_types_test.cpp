@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "matmul/quant_matrix.h"
+#include "support/normal.h"
 
 namespace coppice {
 namespace {
@@ -38,7 +39,7 @@ TEST_P(QuantTypesTest, AreWhatGgmlReads) {
   const unsigned seed = 5;
   SCOPED_TRACE(fmt::format("seed {}", seed));
   std::mt19937 random(seed);
-  std::normal_distribution<float> normal;
+  test::Normal normal;
   std::vector<float> values(kCount), expected(kCount);
   for (std::size_t block = 0; block < kCount; block += 32) {
     const float mean = normal(random), size = std::exp(normal(random));

@@ -17,6 +17,7 @@
 
 #include "matmul/quant_weights.h"
 #include "simd/target.h"
+#include "support/normal.h"
 #include "support/sanitized.h"
 
 namespace coppice {
@@ -113,7 +114,7 @@ struct Rows {
   std::vector<float> x, even, norm, normalised;
 
   Rows(const Case& c, std::mt19937& random) {
-    std::normal_distribution<float> normal(0.2F, 1.0F);
+    test::Normal normal(0.2F, 1.0F);
     const auto n_in = static_cast<std::size_t>(c.n_in), n = n_in * static_cast<std::size_t>(c.n_rows);
     for (std::size_t i = 0; i < n_in; ++i) norm.push_back(normal(random));
     std::array<float, 32> block{4, -4, 4, -4};

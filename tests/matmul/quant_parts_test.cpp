@@ -14,6 +14,7 @@
 #include "matmul/quant_matrix.h"
 #include "matmul/quant_weights.h"
 #include "simd/target.h"
+#include "support/normal.h"
 
 namespace coppice {
 namespace {
@@ -42,7 +43,7 @@ struct Problem {
     const int n_x = begin.back() / 2 + 2;
     for (int i = 0; i < begin.back(); ++i)
       order.push_back(static_cast<std::int32_t>(random() % static_cast<unsigned>(n_x)));
-    std::normal_distribution<float> normal(0.1F, 1.0F);
+    test::Normal normal(0.1F, 1.0F);
     for (int i = 0; i < n_x * kIn; ++i) x.push_back(normal(random));
   }
   void scale(float factor) {
@@ -59,7 +60,7 @@ struct Matrix {
 
   Matrix(QuantType type, int n_parts, std::mt19937& random)
       : weights(test::random_weights(type, kIn, kOut * n_parts, random)) {
-    std::normal_distribution<float> normal(0.0F, 1.0F);
+    test::Normal normal(0.0F, 1.0F);
     for (int i = 0; i < kOut * n_parts; ++i) bias.push_back(normal(random));
   }
   std::vector<double> times(const Problem& p) const {

@@ -6,6 +6,7 @@
 #include <random>
 #include <vector>
 
+#include "support/normal.h"
 #include "support/simd_targets.h"
 
 namespace coppice::recurrent {
@@ -15,7 +16,7 @@ constexpr int kChannels = 80, kRows = 23;
 
 struct Problem {
   Problem(ConvForm f, int t, bool with_bias, std::mt19937& random) : form(f), taps(t), biased(with_bias) {
-    std::normal_distribution<float> normal;
+    test::Normal normal;
     for (std::vector<float>* values : {&x, &weights, &bias, &before}) {
       values->resize(static_cast<std::size_t>(kRows) * kChannels * 3);
       std::ranges::generate(*values, [&] { return normal(random); });

@@ -9,6 +9,7 @@
 #include <random>
 #include <vector>
 
+#include "support/normal.h"
 #include "support/simd_targets.h"
 
 namespace coppice::recurrent {
@@ -78,7 +79,7 @@ const Case kCases[] = {
 };
 
 std::vector<float> random_values(std::size_t n, std::mt19937& random, float mean = 0, float spread = 1) {
-  std::normal_distribution<float> normal(mean, spread);
+  test::Normal normal(mean, spread);
   std::vector<float> values(n);
   std::ranges::generate(values, [&] { return normal(random); });
   return values;

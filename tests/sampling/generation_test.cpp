@@ -5,6 +5,7 @@
 #include <set>
 
 #include "sampling/make_generation.h"
+#include "support/normal.h"
 #include "text/fixtures.h"
 #include "text/utf8_stream.h"
 
@@ -243,7 +244,7 @@ TEST(Generation, SampleIDrawsAsSeedPlusI) {
 // Who is told what a device drew brings the same pieces as who draws.
 TEST(Generation, TakesATokenThatADeviceDrew) {
   std::mt19937_64 random = test::seeded_random();
-  std::normal_distribution<float> normal(0, 4);
+  test::Normal normal(0, 4);
   std::vector<float> logits(static_cast<std::size_t>(vocabulary()->size()));
   int pieces = 0, stopped = 0;
   for (int round = 0; round < 24; ++round) {
@@ -279,7 +280,7 @@ TEST(Generation, TakesATokenThatADeviceDrew) {
 
 TEST(Generation, LogprobsAreOfTheRawDistribution) {
   std::mt19937_64 random = test::seeded_random();
-  std::normal_distribution<float> normal(0, 4);
+  test::Normal normal(0, 4);
   SamplingParams params{.temperature = 1.7F, .top_k = 50, .repeat_penalty = 1.3F, .frequency_penalty = 1};
   params.logit_bias = {{100, 30}, {200, -50}};
   params.logprobs = 5;

@@ -8,6 +8,7 @@
 
 #include "grammar/compiler.h"
 #include "sampling/make_generation.h"
+#include "support/normal.h"
 #include "text/fixtures.h"
 
 namespace coppice::sampling {
@@ -46,7 +47,7 @@ struct Result {
 /// Noise for logits: whatever is drawn comes from the mask.
 Result play(Generation& generation, int most = 200, unsigned seed = 7) {
   std::mt19937 random(seed);
-  std::normal_distribution<float> noise(0, 3);
+  test::Normal noise(0, 3);
   Result result;
   for (int i = 0; i < most && !result.finish; ++i) {
     std::vector<float> logits(static_cast<std::size_t>(vocabulary()->size()));

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "support/normal.h"
 #include "text/fixtures.h"
 
 namespace coppice::sampling {
@@ -13,7 +14,7 @@ namespace {
 constexpr float kNone = -std::numeric_limits<float>::infinity();
 
 std::vector<float> normal_logits(std::mt19937_64& random, std::size_t n) {
-  std::normal_distribution<float> normal(0, 3);
+  test::Normal normal(0, 3);
   std::vector<float> logits(n);
   for (float& x : logits) x = normal(random);
   return logits;

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "sampling/sampler_reference.h"
+#include "support/normal.h"
 #include "support/sanitized.h"
 #include "text/fixtures.h"
 
@@ -34,7 +35,7 @@ std::string difference(const Distribution& a, const Distribution& b) {
 }
 
 std::vector<float> random_logits(std::mt19937_64& random, std::size_t n) {
-  std::normal_distribution<float> normal(0, 0.5F + 3 * static_cast<float>(test::pick_below(random, 3)));
+  test::Normal normal(0, 0.5F + 3 * static_cast<float>(test::pick_below(random, 3)));
   std::vector<float> logits(n);
   for (float& x : logits) x = normal(random);
   return logits;

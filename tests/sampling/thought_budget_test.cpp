@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "sampling/make_generation.h"
+#include "support/normal.h"
 #include "text/fixtures.h"
 
 namespace coppice::sampling {
@@ -153,7 +154,7 @@ std::unique_ptr<Generation> bounded_sample(const SamplingParams& params) {
 /// So many tokens; by spec() and take(), what a device does, every spec that allows one token drawn as that.
 std::vector<Piece> draw(Generation& generation, int n) {
   std::mt19937 random(5);
-  std::normal_distribution<float> noise(0, 3);
+  test::Normal noise(0, 3);
   std::vector<Piece> pieces;
   for (int i = 0; i < n; ++i) {
     std::vector<float> logits(static_cast<std::size_t>(vocabulary()->size()));

@@ -10,6 +10,8 @@
 #include <stdexcept>
 #include <unordered_map>
 
+#include "support/normal.h"
+
 namespace coppice::test {
 
 namespace {
@@ -312,7 +314,7 @@ PoolData::PoolData(const AttentionCase& c, std::uint64_t seed, attention::KvForm
 
 std::vector<float> make_queries(const AttentionCase& c, std::uint64_t seed) {
   std::mt19937_64 random(seed);
-  std::normal_distribution<float> normal(0.0F, 2.0F);
+  test::Normal normal(0.0F, 2.0F);
   std::vector<float> q(static_cast<std::size_t>(c.n_rows()) * static_cast<std::size_t>(c.heads.n_head) *
                        static_cast<std::size_t>(c.heads.head_dim));
   for (float& x : q) x = normal(random);

@@ -17,6 +17,8 @@
 #include <stdexcept>
 #include <vector>
 
+#include "support/normal.h"
+
 namespace coppice::test {
 
 namespace {
@@ -313,7 +315,7 @@ class TinyWriter {
   void add(const std::string& name, int type, int n_in, int n_out, float mean, float spread, int n = 1) {
     if (name == m_.leave_out) return;
     if (name == m_.wrong_shape) (n_out == 1 ? n_in : n_out) -= 1;
-    std::normal_distribution<float> normal(mean, spread);
+    test::Normal normal(mean, spread);
     const std::size_t n_matrix = static_cast<std::size_t>(n_in) * static_cast<std::size_t>(n_out);
     std::vector<float> values(n_matrix * static_cast<std::size_t>(n));
     for (float& x : values) x = normal(random_);
