@@ -35,20 +35,30 @@ double read_half(const std::byte* at) {
   return from_half(bits);
 }
 
-/// The inverse rotation by its definition: x[i] = sign[i] * sum over j of (-1)^popcount(i & j) y[j] / sqrt(piece).
+/// Sums over j of (-1)^popcount(i & j) x[j], where j differs from i in one digit, of n values, which weighs `weight`.
+std::vector<double> digit_sums(const std::vector<double>& x, std::size_t n, std::size_t weight) {
+  std::vector<double> sums(x.size());
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const std::size_t digit = i / weight % n;
+    for (std::size_t j = 0; j < n; ++j) {
+      const double term = x[i - digit * weight + j * weight];
+      sums[i] += std::popcount(digit & j) % 2 == 0 ? term : -term;
+    }
+  }
+  return sums;
+}
+
+/// The inverse rotation: x[i] = sign[i] * sum over j of (-1)^popcount(i & j) y[j] / sqrt(piece). The sum is made for the lower half of j's bits
+/// first, then for the upper half: most of what tests of formats do is this.
 void rotate_back(std::vector<double>& y) {
   const int n = static_cast<int>(y.size());
   for (int at = 0, piece = 0; at < n; at += piece) {
     piece = rotated_piece(n - at);
-    std::vector<double> x(static_cast<std::size_t>(piece));
-    for (unsigned i = 0; i < static_cast<unsigned>(piece); ++i) {
-      for (unsigned j = 0; j < static_cast<unsigned>(piece); ++j) {
-        const double term = y[static_cast<std::size_t>(at) + j];
-        x[i] += std::popcount(i & j) % 2 == 0 ? term : -term;
-      }
-      x[i] *= double{rotation_sign(at + static_cast<int>(i))} / std::sqrt(piece);
-    }
-    std::ranges::copy(x, y.begin() + at);
+    const auto size = static_cast<std::size_t>(piece), low = std::size_t{1} << (std::bit_width(size) / 2);
+    const std::vector<double> stored(y.begin() + at, y.begin() + at + piece);
+    const std::vector<double> x = digit_sums(digit_sums(stored, low, 1), size / low, low);
+    for (int i = 0; i < piece; ++i)
+      y[static_cast<std::size_t>(at + i)] = x[static_cast<std::size_t>(i)] * double{rotation_sign(at + i)} / std::sqrt(piece);
   }
 }
 
