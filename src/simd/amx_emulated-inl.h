@@ -13,14 +13,11 @@
 #endif
 // clang-format on
 
-#include <bit>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <limits>
 
 #include "simd/amx.h"
 #include "simd/kernel-inl.h"
@@ -80,32 +77,43 @@ class EmulatedTiles {
     require(shapes_.rows[a] == shapes_.rows[to] && shapes_.rows[b] == pairs &&
                 shapes_.row_bytes[b] == shapes_.row_bytes[to],
             "the shapes of a product's tiles do not fit");
-    constexpr int kLanes = kRowBytes / 4;
-    for (int m = 0; m < shapes_.rows[to]; ++m) {
-      float even[kLanes] = {}, odd[kLanes] = {}, sums[kLanes];
+    __m512 even_b[kRows], odd_b[kRows];
+    for (int k = 0; k < pairs; ++k) split(tiles_[b][k], even_b[k], odd_b[k]);
+    constexpr int kTogether = 4;  // rows, whose sums wait for nothing but themselves
+    for (int m = 0; m < shapes_.rows[to]; m += kTogether) {
+      alignas(64) float even_a[kTogether][kRows], odd_a[kTogether][kRows];
+      __m512 even[kTogether], odd[kTogether];
+      for (int i = 0; i < kTogether; ++i) {
+        split(tiles_[a][m + i], even[i], odd[i]);
+        _mm512_store_ps(even_a[i], even[i]), _mm512_store_ps(odd_a[i], odd[i]);
+        even[i] = odd[i] = _mm512_setzero_ps();
+      }
       for (int k = 0; k < pairs; ++k) {
-        std::uint32_t pair, row[kLanes];
-        std::memcpy(&pair, tiles_[a][m] + k * 4, 4);
-        std::memcpy(row, tiles_[b][k], sizeof row);
-        const float first = even_of(pair), second = odd_of(pair);
-        for (int n = 0; n < kLanes; ++n) {
-          even[n] = flushed(std::fma(first, even_of(row[n]), even[n]));
-          odd[n] = flushed(std::fma(second, odd_of(row[n]), odd[n]));
+        for (int i = 0; i < kTogether; ++i) {
+          even[i] = flushed(_mm512_fmadd_ps(_mm512_set1_ps(even_a[i][k]), even_b[k], even[i]));
+          odd[i] = flushed(_mm512_fmadd_ps(_mm512_set1_ps(odd_a[i][k]), odd_b[k], odd[i]));
         }
       }
-      std::memcpy(sums, tiles_[to][m], sizeof sums);
-      for (int n = 0; n < kLanes; ++n) sums[n] = flushed(flushed(sums[n]) + flushed(even[n] + odd[n]));
-      std::memcpy(tiles_[to][m], sums, shapes_.row_bytes[to]);
+      for (int i = 0; i < kTogether && m + i < shapes_.rows[to]; ++i) {
+        const __m512 before = flushed(_mm512_load_ps(tiles_[to][m + i]));
+        const __m512 sums = flushed(_mm512_add_ps(before, flushed(_mm512_add_ps(even[i], odd[i]))));
+        std::memcpy(tiles_[to][m + i], &sums, shapes_.row_bytes[to]);
+      }
     }
   }
 
  private:
-  /// A number that is too small for all its bits counts as 0, with its sign.
-  static HWY_INLINE float flushed(float x) {
-    return std::fabs(x) < std::numeric_limits<float>::min() ? std::copysign(0.0F, x) : x;
+  /// Numbers that are too small for all their bits count as 0, with their sign.
+  static HWY_INLINE __m512 flushed(__m512 x) {
+    constexpr int kDenormal = 0x20;
+    return _mm512_mask_and_ps(x, _mm512_fpclass_ps_mask(x, kDenormal), x, _mm512_set1_ps(-0.0F));
   }
-  static HWY_INLINE float even_of(std::uint32_t pair) { return flushed(std::bit_cast<float>(pair << 16)); }
-  static HWY_INLINE float odd_of(std::uint32_t pair) { return flushed(std::bit_cast<float>(pair & 0xFFFF0000U)); }
+  /// The bf16 numbers in even places of a row, and those in odd ones.
+  static HWY_INLINE void split(const std::byte* row, __m512& even, __m512& odd) {
+    const __m512i pairs = _mm512_load_si512(row);
+    even = flushed(_mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)));
+    odd = flushed(_mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xFFFF0000U)))));
+  }
 
   static void require(bool holds, const char* what) {
     if (holds) return;
