@@ -1,7 +1,10 @@
 // HostStore: a Store that keeps pieces in this machine's memory, in the buffers in which they come: nothing is copied. For pools that are elsewhere, in
 // a GPU. What was used least recently goes for room.
 //
-// Threads: one answers find(), some look at what is loaded (all of its bytes: piece.h), one seals what is offered.
+// Nothing reads a piece's payload but who copies it into the pool: it has a checksum of what stands before that alone (piece.h), as nobody sums the
+// pool's bytes either.
+//
+// Threads: one answers find(), some what is loaded, one seals what is offered.
 #pragma once
 
 #include <array>

@@ -20,7 +20,7 @@ struct Header {
   std::uint32_t version = 0, order = 0, checksum = 0, before_payload = 0;
   std::uint64_t payload_bytes = 0;
   Name name;
-  std::uint32_t text_bytes = 0, about_bytes = 0, origin_bytes = 0, zero = 0;
+  std::uint32_t text_bytes = 0, about_bytes = 0, origin_bytes = 0, sums_head = 0;
 };
 static_assert(sizeof(Header) == 112);
 
@@ -28,6 +28,7 @@ constexpr std::array<char, 8> kMagic = {'c', 'o', 'p', 'p', 'i', 'c', 'e', '\0'}
 constexpr std::uint32_t kOrder = 0x01020304;
 constexpr std::size_t kAlignment = 64;
 constexpr std::size_t kChecksumAt = offsetof(Header, checksum), kChecksumEnd = kChecksumAt + sizeof(std::uint32_t);
+constexpr std::uint32_t kAll = 0, kHead = 1;  // sums_head
 
 /// of_text: bytes of text, origin and about.
 std::size_t before_payload(std::size_t of_text) {
@@ -40,6 +41,15 @@ std::size_t of_text(const Header& header) {
 
 std::uint32_t checksum_of(std::span<const std::byte> piece) {
   return crc32c(piece.subspan(kChecksumEnd), crc32c(piece.first(kChecksumAt)));
+}
+
+void write_checksum(std::span<std::byte> piece, std::uint32_t sums_head) {
+  Header header;
+  std::memcpy(&header, piece.data(), sizeof header);
+  header.sums_head = sums_head;
+  std::memcpy(piece.data(), &header, sizeof header);
+  const std::uint32_t checksum = checksum_of(sums_head == kHead ? piece.first(header.before_payload) : piece);
+  std::memcpy(piece.data() + kChecksumAt, &checksum, sizeof checksum);
 }
 
 std::expected<Header, Flaw> read_header(std::span<const std::byte> bytes) {
@@ -81,8 +91,11 @@ std::span<std::byte> begin_piece(std::span<std::byte> into, const Name& name, st
 }
 
 void seal_piece(std::span<std::byte> piece) {
-  const std::uint32_t checksum = checksum_of(piece);
-  std::memcpy(piece.data() + kChecksumAt, &checksum, sizeof checksum);
+  write_checksum(piece, kAll);
+}
+
+void seal_head(std::span<std::byte> piece) {
+  write_checksum(piece, kHead);
 }
 
 std::string_view to_string(Flaw flaw) {
@@ -109,7 +122,8 @@ std::expected<Piece, Flaw> open_piece(std::span<const std::byte> bytes, const Na
                     header.before_payload <= bytes.size() &&
                     header.payload_bytes == bytes.size() - header.before_payload;
   if (!fits) return std::unexpected(Flaw::kLength);
-  if (header.checksum != checksum_of(bytes) && !fault(Fault::kNoChecksum)) return std::unexpected(Flaw::kChecksum);
+  const auto summed = header.sums_head == kHead ? bytes.first(header.before_payload) : bytes;
+  if (header.checksum != checksum_of(summed) && !fault(Fault::kNoChecksum)) return std::unexpected(Flaw::kChecksum);
   if (name != nullptr && header.name != *name && !fault(Fault::kAnyName)) return std::unexpected(Flaw::kOtherName);
   const auto text = bytes.subspan(sizeof header, header.text_bytes);
   const auto origin = bytes.subspan(sizeof header + header.text_bytes, header.origin_bytes);

@@ -4,14 +4,14 @@
 //    0  8   "coppice" and a zero byte
 //    8  4   version of this format
 //   12  4   0x01020304: numbers of another byte order don't read so
-//   16  4   CRC-32C of all bytes but these four
+//   16  4   CRC-32C of all bytes but these four, or of those before the payload alone
 //   20  4   bytes before the payload: a multiple of 64
 //   24  8   bytes of the payload
 //   32  64  the name
 //   96  4   bytes of `text`
 //  100  4   bytes of `about`
 //  104  4   bytes of `origin`
-//  108  4   zero
+//  108  4   what that is of: 0, all; 1, what is before the payload
 //  112      text, origin, about, zeros up to the payload
 //
 // The name says the model, how bytes lie in a page, and all tokens before: who reads a piece compares the name and the text, nothing is
@@ -62,18 +62,21 @@ std::span<std::byte> begin_piece(std::span<std::byte> into, const Name& name, st
 
 /// Writes the checksum: the piece is whole. REQUIRES: begin_piece() made it.
 void seal_piece(std::span<std::byte> piece);
+/// The same without a look at the payload: for a piece that stays in this process's memory, where its bytes are as safe as in the pool.
+/// REQUIRES: as there.
+void seal_head(std::span<std::byte> piece);
 
 /// Why bytes are no piece.
 enum class Flaw : std::uint8_t {
   kForeign,    ///< they don't begin like one
   kVersion,    ///< another version's, or another byte order's
   kLength,     ///< more or fewer than the header says
-  kChecksum,   ///< they have changed since seal_piece()
+  kChecksum,   ///< what the checksum is of has changed since it was written
   kOtherName,  ///< another piece's
 };
 std::string_view to_string(Flaw flaw);
 
-/// Looks at every byte. `name`: what it must be; null: any.
+/// Looks at every byte, or after seal_head() at those before the payload. `name`: what it must be; null: any.
 std::expected<Piece, Flaw> open_piece(std::span<const std::byte> bytes, const Name* name);
 
 /// Looks at a piece's first bytes alone, so at no checksum: they may be anything. kLength: they are too few.

@@ -87,6 +87,17 @@ TEST_F(HostStoreTest, GivesTheVeryMemoryThatItWasGivenAndKeepsIt) {
   EXPECT_EQ(store_->counters().load_misses, 1);
 }
 
+// Sums of all that comes and goes took longer than a GPU's bus.
+TEST_F(HostStoreTest, ReadsNoPayload) {
+  ASSERT_TRUE(offer(name_of(1)));
+  settle();
+  const Buffer piece = load(name_of(1));
+  piece.bytes().back() ^= std::byte{1};
+  EXPECT_TRUE(open_piece(piece.bytes(), nullptr).has_value());
+  piece.bytes().front() ^= std::byte{1};
+  EXPECT_FALSE(open_piece(piece.bytes(), nullptr).has_value());
+}
+
 TEST_F(HostStoreTest, TheLeastRecentlyUsedGoesForRoom) {
   for (int i = 0; i < 4; ++i) {
     ASSERT_TRUE(offer(name_of(i)));

@@ -77,6 +77,22 @@ TEST(Piece, EveryBitCounts) {
   EXPECT_TRUE(open_piece(w.bytes, nullptr).has_value());
 }
 
+TEST(Piece, WithASealedHeadEveryBitBeforeThePayloadCounts) {
+  test::Dice dice(7);
+  Written w = write(dice);
+  seal_head(w.bytes);
+  const std::size_t head = w.bytes.size() - w.payload.size();
+  for (std::size_t bit = 0; bit < 8 * w.bytes.size(); ++bit) {
+    const auto turn = [&] { w.bytes[bit / 8] ^= std::byte{1} << bit % 8; };
+    turn();
+    EXPECT_EQ(open_piece(w.bytes, nullptr).has_value(), bit >= 8 * head) << "bit " << bit;
+    turn();
+  }
+  seal_piece(w.bytes);
+  w.bytes.back() ^= std::byte{1};
+  EXPECT_EQ(open_piece(w.bytes, nullptr).error(), Flaw::kChecksum) << "it may be sealed whole later";
+}
+
 TEST(Piece, NoOtherLength) {
   test::Dice dice(3);
   Written w = write(dice);
