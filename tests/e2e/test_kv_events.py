@@ -61,11 +61,16 @@ class Router:
         self.socket.setsockopt(zmq.SUBSCRIBE, b"kv@")
         self.socket.connect(endpoint)
         self.replay = replay
-        self.blocks: dict[int, list[int]] = {}
+        self.media: dict[str, dict[int, list[int]]] = {medium: {} for medium in ("GPU", "CPU_PINNED", "DISK")}
         self.parents: dict[int, int | None] = {}
         self.extra: dict[int, tuple | None] = {}
         self.last = None
         self.cleared = 0
+
+    @property
+    def blocks(self) -> dict[int, list[int]]:
+        """Of the pool."""
+        return self.media["GPU"]
 
     def __enter__(self):
         return self
@@ -95,22 +100,23 @@ class Router:
         for event in batch.events:
             if isinstance(event, AllBlocksCleared):
                 self.cleared += 1
-                self.blocks.clear()
+                for blocks in self.media.values():
+                    blocks.clear()
             elif isinstance(event, BlockRemoved):
-                assert event.medium == "GPU" and event.group_idx == 0
+                assert event.group_idx == 0
                 for name in event.block_hashes:
-                    del self.blocks[name]
+                    del self.media[event.medium][name]
             else:
                 self.store(event)
 
     def store(self, event: BlockStored):
-        size = event.block_size
-        assert len(event.token_ids) == size * len(event.block_hashes) and event.medium == "GPU"
-        assert event.parent_block_hash is None or event.parent_block_hash in self.blocks
+        size, blocks = event.block_size, self.media[event.medium]
+        assert len(event.token_ids) == size * len(event.block_hashes)
+        assert event.parent_block_hash is None or event.medium != "GPU" or event.parent_block_hash in blocks
         parent = event.parent_block_hash
         for i, name in enumerate(event.block_hashes):
-            assert name not in self.blocks and 0 <= name < 1 << 64
-            self.blocks[name] = event.token_ids[i * size : (i + 1) * size]
+            assert name not in blocks and 0 <= name < 1 << 64
+            blocks[name] = event.token_ids[i * size : (i + 1) * size]
             self.parents[name] = parent
             self.extra[name] = event.extra_keys[i] if event.extra_keys else None
             parent = name
@@ -132,13 +138,17 @@ class Router:
             batches.append((number, payload))
 
 
-def texts(router: Router) -> set[tuple[int, ...]]:
-    """All texts that are cached, in whole blocks."""
+def texts(router: Router, medium="GPU") -> set[tuple[int, ...]]:
+    """All texts that a medium has, in whole blocks: those that begin there."""
+    blocks = router.media[medium]
 
     def text(name):
-        return [] if name is None else text(router.parents[name]) + router.blocks[name]
+        if name is None:
+            return []
+        before = text(router.parents[name]) if name in blocks else None
+        return None if before is None else before + blocks[name]
 
-    return {tuple(text(name)) for name in router.blocks}
+    return {tuple(whole) for name in blocks if (whole := text(name)) is not None}
 
 
 @pytest.fixture
@@ -220,6 +230,64 @@ def test_a_new_server_is_told_apart_from_the_old_one(places):
             assert not router.blocks and router.last < last
             ask(successor, prompt(100))
             router.wait(lambda: router.blocks and texts(router) <= old)
+
+
+def all_on(server: Coppice) -> bool:
+    stores = server.stats()["stores"]
+    return bool(stores) and all(store["on"] for store in stores.values())
+
+
+@pytest.mark.parametrize("ends", ["killed", "ended", "sealed"])
+def test_a_disk_is_told_for_itself(places, tmp_path, ends):
+    (tmp_path / "secret").write_text("s" * 64)
+    (tmp_path / "secret").chmod(0o600)
+    options = ["--kv-dir", str(tmp_path / "kv"), *(["--kv-secret", str(tmp_path / "secret")] if ends == "sealed" else [])]
+    text = prompt(150)
+    with start(places, *options) as server, Router(*places) as router:
+        server.wait(lambda: all_on(server))
+        for _ in range(2):  # what is used twice goes to the disk
+            ask(server, text)
+        wanted = set(full_blocks(server, text))
+        router.wait(lambda: wanted <= texts(router) and wanted <= texts(router, "DISK"))
+        assert not router.media["CPU_PINNED"]
+        names = {name for name in router.media["DISK"] if name in router.blocks}
+        assert len(names) >= len(wanted), "a block has one name wherever it lies"
+        server.post("/v1/cache/reset?tier=pool", {})
+        router.wait(lambda: not router.blocks)
+        assert wanted <= texts(router, "DISK"), "a reset of one tier says nothing of the other"
+        if ends == "killed":
+            server.kill()
+        else:
+            assert server.end() == 0
+    with start(places, *options) as server, Router(*places) as router:
+        router.wait(lambda: wanted <= texts(router, "DISK"))
+        assert router.cleared > 0 and not router.blocks
+        _, found, _ = ask(server, text)
+        assert found["cached"] >= max(map(len, wanted)) - server.stats()["block_size"], "and it is there"
+        server.post("/v1/cache/reset?tier=disk", {})
+        router.wait(lambda: not router.media["DISK"])
+        assert wanted <= texts(router)
+
+
+def test_the_hosts_memory_is_told_for_itself(places):
+    with start(places, "--host-kv-bytes", "64MiB") as server, Router(*places) as router:
+        server.wait(lambda: all_on(server))
+        text = prompt(150)
+        ask(server, text)
+        wanted = set(full_blocks(server, text))
+        pick = random.Random(7)
+        words = prompt(300).split()
+        for _ in range(12):  # more than the pool holds: what it gives up goes there
+            pick.shuffle(words)
+            ask(server, " ".join(words[:200]))
+        router.wait(lambda: router.media["CPU_PINNED"])
+        held = server.stats()["stores"]["host"]["pieces"]
+        router.wait(lambda: len(router.media["CPU_PINNED"]) == held)
+        assert not router.media["DISK"]
+        assert wanted <= texts(router) | texts(router, "CPU_PINNED")
+        server.post("/v1/cache/reset?tier=host", {})
+        router.wait(lambda: not router.media["CPU_PINNED"])
+        assert router.blocks
 
 
 def test_tenants_do_not_meet(places):

@@ -39,6 +39,7 @@ void DiskFolder::watch(PieceIndex& index) {
 
 void DiskFolder::tell(const Name& name, PieceIndex::Piece& piece, std::span<const std::byte> head) {
   if (!open_ || observer_ == nullptr || name.model != observed_ || piece.told) return;
+  if (head.empty()) return untold_.push_back(name);  // nobody observed when its write began
   const auto opened = open_head(head);
   piece.told = opened && !opened->origin.empty();
   if (piece.told) observer_->entered(Place::kDisk, name, *opened);
@@ -66,7 +67,8 @@ bool DiskFolder::tell_some(const Unseal& unseal) {
     }
     const UnderWay under_way(*this);
     const auto ends = read_ends(files_, path_of(*name), bytes, unseal ? Seal::kBytes : 0);
-    if (!ends || (unseal && !unseal(*name, ends->head, ends->end))) continue;  // whoever loads it sees that
+    if (!ends || ends->head.empty() || (unseal && !unseal(*name, ends->head, ends->end)))
+      continue;  // whoever loads it sees that
     const check::Lock lock(mutex_);
     PieceIndex::Piece* const piece = index_.find(*name);
     if (piece != nullptr && piece->state == PieceIndex::State::kHeld) tell(*name, *piece, ends->head);
