@@ -2,7 +2,7 @@
 # so that a laptop and CI run the same. ARGS are passed on:  make serve ARGS="--port 9000 --max-batch 8"
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo demo-restart serve test asan tsan libcxx neon cuda bench-cuda bench fuzz bench-traces bench-structured bench-tools peer-tests page agents clients package wheel soak hostile bench-quality bench-perplexity bench-hybrids bare everything format check-format lint clean
+.PHONY: help deps build demo demo-restart demo-cluster serve test asan tsan libcxx neon cuda bench-cuda bench fuzz bench-traces bench-structured bench-tools peer-tests page agents clients package wheel soak hostile bench-quality bench-perplexity bench-hybrids bare everything format check-format lint clean
 
 help:          ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s  %s\n", $$1, $$2}' Makefile
@@ -18,6 +18,9 @@ demo:          ## Eight requests at once on one shared prefix, with sharing on a
 
 demo-restart:  ## Kill a server and start another on its folder (--kv-dir): the first token of 8,000 again
 	@scripts/run.sh demo --restart $(ARGS)
+
+demo-cluster:  ## Two servers behind vllm-router while agents work, one leaves and one joins: with and without events and Redis, 2 minutes
+	@scripts/demo-cluster.sh $(ARGS)
 
 serve:         ## Serve the pinned model (or MODEL=gemma3) on http://127.0.0.1:8080; yours: ARGS="--model FILE"
 	@scripts/run.sh serve $(ARGS)

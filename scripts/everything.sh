@@ -22,6 +22,7 @@ build            |                                  |                           
 test             |                                  |                                            | COPPICE_LONG=1 make test
 demo             |                                  |                                            |
 demo-restart     |                                  |                                            |
+demo-cluster     |                                  |                                            |
 serve            |                                  |                                            | serve_once
 page             |                                  |                                            |
 lint             |                                  |                                            | make lint ARGS="--commits 20 --seconds 60"
