@@ -9,6 +9,7 @@
 
 #include "attention/cuda/tree_plan.h"
 #include "support/attention_cases.h"
+#include "support/long_form.h"
 #include "support/sanitized.h"
 
 namespace coppice::attention::cuda {
@@ -141,7 +142,7 @@ AttentionCase random_step(std::mt19937_64& random) {
 
 TEST(CudaPlan, CoversEveryVisibleTokenOnce) {
   std::mt19937_64 random(test::test_seed());
-  for (int i = 0; i < (test::kSanitized ? 15 : 60); ++i) {
+  for (int i = 0; i < (test::kSanitized ? 15 : test::long_form() ? 60 : 20); ++i) {
     const AttentionCase c = random_step(random);
     SharePlanner sharing(c.group);
     const TreeCost cost = {.n_workers = 1 + static_cast<int>(random() % 200),

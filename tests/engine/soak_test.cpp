@@ -10,6 +10,7 @@
 #include <iostream>
 
 #include "engine/harness.h"
+#include "support/long_form.h"
 #include "support/kv_shapes.h"
 
 namespace coppice::testing {
@@ -18,7 +19,7 @@ namespace {
 using engine::Refusal;
 using sampling::Finish;
 
-constexpr std::int64_t kDefaultOperations = test::kSanitized ? 150'000 : 1'000'000;  // some seconds
+const std::int64_t kDefaultOperations = test::kSanitized ? 150'000 : test::long_form() ? 1'000'000 : 300'000;
 
 /// What falls to one of the four sets of groups, rounded up.
 std::int64_t part(std::int64_t of_all) {
