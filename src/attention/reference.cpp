@@ -58,7 +58,8 @@ void rotate_back(std::vector<double>& y) {
     const std::vector<double> stored(y.begin() + at, y.begin() + at + piece);
     const std::vector<double> x = digit_sums(digit_sums(stored, low, 1), size / low, low);
     for (int i = 0; i < piece; ++i)
-      y[static_cast<std::size_t>(at + i)] = x[static_cast<std::size_t>(i)] * double{rotation_sign(at + i)} / std::sqrt(piece);
+      y[static_cast<std::size_t>(at + i)] =
+          x[static_cast<std::size_t>(i)] * double{rotation_sign(at + i)} / std::sqrt(piece);
   }
 }
 

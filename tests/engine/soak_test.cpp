@@ -10,8 +10,8 @@
 #include <iostream>
 
 #include "engine/harness.h"
-#include "support/long_form.h"
 #include "support/kv_shapes.h"
+#include "support/long_form.h"
 
 namespace coppice::testing {
 namespace {

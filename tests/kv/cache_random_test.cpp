@@ -56,10 +56,8 @@ TEST_P(CacheRandomTest, AgreesWithTheDouble) {
                                 Groups::kFullAndFiveSliding, Groups::kFullAndChunked}) {
       const bool states = groups == Groups::kFullAndRecurrent || groups == Groups::kAllKinds;
       const bool plain = groups == Groups::kFull || groups == Groups::kFullAndChunked;
-      RandomRun run{.seed = seed + round,
-                    .groups = groups,
-                    .block_size = GetParam(),
-                    .operations = plain ? each : each * 3 / 2};
+      RandomRun run{
+          .seed = seed + round, .groups = groups, .block_size = GetParam(), .operations = plain ? each : each * 3 / 2};
       play(run);
       // Pools with room for one state and not for two, where a sequence goes on in the state that stood in the tree.
       run.operations = kSanitized ? each : 3 * each;

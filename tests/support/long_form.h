@@ -5,6 +5,8 @@
 
 namespace coppice::test {
 
-inline bool long_form() { return std::getenv("COPPICE_LONG") != nullptr; }
+inline bool long_form() {
+  return std::getenv("COPPICE_LONG") != nullptr;
+}
 
 }  // namespace coppice::test
