@@ -25,19 +25,27 @@ def start(port, events, replay, *arguments):
 class Worker:
     """One of the servers, which may be started again in its place."""
 
-    def __init__(self):
+    def __init__(self, *arguments: str):
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.events, self.replay = (f"tcp://127.0.0.1:{free_port()}" for _ in range(2))
+        self.arguments = arguments
         self.server = None
         self.start()
 
     def start(self):
-        self.server = start(self.port, self.events, self.replay)
+        self.server = start(self.port, self.events, self.replay, *self.arguments)
 
     def restart(self):
         assert self.server.end() == 0
         self.start()
+
+    def stores_are_on(self):
+        self.server.wait(lambda: (stores := self.server.stats()["stores"]) and all(store["on"] for store in stores.values()))
+
+    def seed(self, messages):
+        """Behind a router's back."""
+        self.server.post("/v1/chat/completions", {"messages": messages, "max_tokens": 1})
 
     def finished(self) -> int:
         stats = self.server.idle_stats()
@@ -45,13 +53,19 @@ class Worker:
         return stats["requests"]["finished"]
 
 
-@pytest.fixture
-def workers():
+@contextlib.contextmanager
+def two_workers(*arguments_of_each):
     with contextlib.ExitStack() as stack:
         both = []
-        for _ in range(2):
-            both.append(Worker())
+        for arguments in arguments_of_each or ((), ()):
+            both.append(Worker(*arguments))
             stack.callback(lambda worker=both[-1]: worker.server.kill())
+        yield both
+
+
+@pytest.fixture
+def workers():
+    with two_workers() as both:
         yield both
 
 
@@ -126,34 +140,95 @@ def vllm_router(log, workers, *more) -> Router:
     return Router(log, *command, *more)
 
 
+def chat(name, question="What?"):
+    text = " ".join(WOODS.split()[:150])
+    return [{"role": "system", "content": f"You are {name}. {text}"}, {"role": "user", "content": question}]
+
+
+def goes_to(router: Router, worker: Worker, name: str) -> bool:
+    before = worker.finished()
+    usage = router.chat(chat(name, "And then?"))["usage"]
+    went = worker.finished() == before + 1
+    return went and usage["prompt_tokens_details"]["cached_tokens"] >= 10 * BLOCK
+
+
 def test_vllm_router_sends_prompts_where_events_say_they_are(workers, tmp_path):
     """Each server gets a prefix behind the router's back: only by events can it know where that is."""
     with vllm_router(tmp_path / "log", workers) as router:
 
-        def chat(name, question):
-            text = " ".join(WOODS.split()[:150])
-            return [{"role": "system", "content": f"You are {name}. {text}"}, {"role": "user", "content": question}]
-
-        def seed(worker, name):
-            worker.server.post("/v1/chat/completions", {"messages": chat(name, "What?"), "max_tokens": 1})
-
-        def goes_to(worker, name) -> bool:
-            before = worker.finished()
-            usage = router.chat(chat(name, "And then?"))["usage"]
-            went = worker.finished() == before + 1
-            return went and usage["prompt_tokens_details"]["cached_tokens"] >= 10 * BLOCK
-
         for i, name in enumerate(["Ada", "Bob", "Cy", "Dee"]):  # now the one, now the other: no habit of the router passes
             worker = workers[i % 2]
-            seed(worker, name)
+            worker.seed(chat(name))
             time.sleep(1)
-            assert goes_to(worker, name), (name, router.log.read_text()[-3000:])
+            assert goes_to(router, worker, name), (name, router.log.read_text()[-3000:])
         workers[1].restart()  # what it had is gone
-        seed(workers[0], "Eve")
-        seed(workers[1], "Fay")
+        workers[0].seed(chat("Eve"))
+        workers[1].seed(chat("Fay"))
         time.sleep(3)
-        assert goes_to(workers[0], "Eve") and goes_to(workers[1], "Fay"), router.log.read_text()[-3000:]
+        assert goes_to(router, workers[0], "Eve") and goes_to(router, workers[1], "Fay"), router.log.read_text()[-3000:]
         assert "noncontiguous" not in router.log.read_text()
+
+
+def on_disk_alone(worker: Worker, name: str):
+    """Twice asked for, so it is stored; then the pool is emptied."""
+    pieces = worker.server.stats()["stores"]["disk"]["pieces"]
+    for _ in range(2):
+        worker.seed(chat(name))
+    worker.server.wait(lambda: (disk := worker.server.stats()["stores"]["disk"])["pieces"] >= pieces + 10 and not disk["pending"])
+    worker.server.post("/v1/cache/reset?tier=pool", {})
+
+
+def test_vllm_router_weighs_what_lies_on_a_disk(tmp_path):
+    """What a disk has is worth something, and less than a pool: after resets and a restart, too."""
+    with two_workers(*(("--kv-dir", str(tmp_path / f"kv{i}")) for i in range(2))) as workers:
+        for worker in workers:
+            worker.stores_are_on()
+        with vllm_router(tmp_path / "log", workers) as router:
+            for i, name in enumerate(["Ada", "Bob", "Cy", "Dee"]):
+                on_disk_alone(workers[i % 2], name)
+                time.sleep(1)
+                assert goes_to(router, workers[i % 2], name), (name, router.log.read_text()[-3000:])
+            for i, name in enumerate(["Eve", "Fay"]):  # the one has it on its disk, the other in its pool
+                on_disk_alone(workers[i], name)
+                workers[1 - i].seed(chat(name))
+                time.sleep(1)
+                assert goes_to(router, workers[1 - i], name), (name, router.log.read_text()[-3000:])
+            for i, name in enumerate(["Gus", "Hal"]):
+                on_disk_alone(workers[i], name)
+                workers[i].restart()
+                workers[i].stores_are_on()
+                time.sleep(3)
+                assert goes_to(router, workers[i], name), (name, router.log.read_text()[-3000:])
+            for i, name in enumerate(["Ida", "Joe"]):  # a reset of the disk says nothing of the pool
+                workers[i].seed(chat(name))
+                workers[i].server.post("/v1/cache/reset?tier=disk", {})
+                time.sleep(1)
+                assert goes_to(router, workers[i], name), (name, router.log.read_text()[-3000:])
+
+
+def test_vllm_router_forgets_what_was_evicted(workers, tmp_path):
+    """Both had it, one no more. That one has had fewer requests, so nothing else speaks for the other."""
+    with vllm_router(tmp_path / "log", workers) as router:
+        for i, name in enumerate(["Ada", "Bob"]):
+            for worker in workers:
+                worker.seed(chat(name))
+            evictions = workers[i].server.stats()["evictions"]
+            for n in range(200):
+                workers[i].seed(chat(f"other {n} of {name}"))
+                if workers[i].server.stats()["evictions"] > evictions + workers[i].server.stats()["blocks"]["total"]:
+                    break
+            time.sleep(1)
+            assert goes_to(router, workers[1 - i], name), (name, router.log.read_text()[-3000:])
+
+
+def test_agents_turns_go_where_their_prefix_is(workers, tmp_path):
+    with vllm_router(tmp_path / "log", workers) as router:
+        agents = [Session(f"agent {i}", 200) for i in range(4)]
+        for turn in range(5):
+            for agent in agents:
+                prompt, cached = agent.turn(router, f"Step {turn}: what next?")
+                time.sleep(0.3)  # events come by and by
+                assert turn == 0 or cached >= prompt - 60, (turn, prompt, cached, router.log.read_text()[-3000:])
 
 
 class Indexer:
