@@ -61,11 +61,20 @@ struct Source {
   bool operator==(const Source&) const = default;
 };
 
+/// What an answer may begin with: thoughts.
+struct Passage {
+  std::string begin, end;  ///< its marks; an empty end: there is none
+  bool open = false;       ///< the prompt has begun it
+
+  bool operator==(const Passage&) const = default;
+};
+
 /// What a request asks for: the grammar, and where it begins.
 struct Constraint {
   Source source;
   /// The grammar holds from the end of this text on ("</think>"); empty: from the beginning. Before it all is allowed.
   std::string after;
+  Passage skipped;  ///< `after` doesn't count in it
   /// With `after`: the first token must be this one ("<think>"), or the grammar holds from the beginning; -1: any may be.
   kv::Token opens = -1;
   std::string begun;      ///< text that counts as the grammar's first: the prompt's end, or `after` itself

@@ -82,10 +82,9 @@ bool GrammarState::accept(kv::Token token, const text::Vocabulary& vocabulary) {
     return true;
   }
   // What must come first is looked for in the bytes, special tokens' names among them.
-  const std::size_t seen = before_.size();
   before_ += vocabulary.piece(token, true);
-  const std::size_t from = seen - std::min(seen, params_.after.size() - 1);
-  const std::size_t at = before_.find(params_.after, from);
+  if (!behind_passage()) return true;
+  const std::size_t at = before_.find(params_.after);
   if (at != std::string::npos) {
     // A token may bring the first characters of the text, too.
     begin(before_.substr(at + params_.after.size()));
@@ -94,6 +93,25 @@ bool GrammarState::accept(kv::Token token, const text::Vocabulary& vocabulary) {
     before_.erase(0, before_.size() - params_.after.size());
   }
   return true;
+}
+
+/// Takes what the answer may begin with off the text. False: it has not ended, or may be about to begin.
+bool GrammarState::behind_passage() {
+  if (past_passage_) return true;
+  const auto& [begin, end, open] = params_.skipped;
+  if (!in_passage_) {
+    const std::size_t first = std::min(before_.find_first_not_of(" \n\r\t"), before_.size());
+    const std::string_view text = std::string_view(before_).substr(first);
+    if (text.size() < begin.size() && begin.starts_with(text)) return false;
+    in_passage_ = text.starts_with(begin);
+    past_passage_ = !in_passage_;
+    if (past_passage_) return true;
+    before_.erase(0, first + begin.size());
+  }
+  const std::size_t at = before_.find(end);
+  past_passage_ = at != std::string::npos;
+  before_.erase(0, past_passage_ ? at + end.size() : before_.size() - std::min(before_.size(), end.size() - 1));
+  return past_passage_;
 }
 
 /// The grammar's first tokens, and the one that puts it off.

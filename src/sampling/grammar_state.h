@@ -59,6 +59,7 @@ class GrammarState {
   bool begins() const { return !place_->matcher && (params_.after.empty() || may_open_); }
   void begin(std::string rest);
   void start(std::function<void(Place&)> work);
+  bool behind_passage();
   std::span<const std::int32_t> with_opening(std::span<const std::int32_t> mask);
 
   const GrammarParams& params_;
@@ -70,6 +71,8 @@ class GrammarState {
   bool may_open_ = params_.opens >= 0;  ///< the first token is to come
   std::vector<std::int32_t> first_;     ///< its mask
   std::string before_;                  ///< the end of the text before the grammar
+  bool in_passage_ = params_.skipped.open;
+  bool past_passage_ = params_.skipped.end.empty();
 };
 
 }  // namespace coppice::sampling

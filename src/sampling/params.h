@@ -30,7 +30,8 @@ class ParamError : public std::invalid_argument {
 /// A text that must follow a grammar.
 struct GrammarParams {
   std::shared_ptr<const grammar::Grammar> grammar;  ///< null: none
-  std::string after;  ///< it holds from the end of this text on; empty: from the beginning
+  std::string after;         ///< it holds from the end of this text on; empty: from the beginning
+  grammar::Passage skipped;  ///< `after` doesn't count in it
   kv::Token opens =
       -1;  ///< with `after`: the first token must be this one, or it holds from the beginning; -1: any may be
   std::string begun;  ///< counts as its first text: the prompt's end, or `after` itself

@@ -105,6 +105,17 @@ void add_grammar(const ToolChat& chat, const common_chat_params& params, std::sp
   to.holds_form = beside != nullptr;
 }
 
+/// Is the text by which a call begins a part of the thoughts, if it comes in these?
+bool leaves_in_thoughts(const std::shared_ptr<const AnswerFormat>& format, const ThoughtBounds& thoughts,
+                        const std::string& from) {
+  if (from.empty() || thoughts.end.empty()) return false;
+  AnswerReader reader(format);
+  AnswerParts parts = reader.push((thoughts.open ? "" : thoughts.begin) + "a " + from + " b" + thoughts.end + "c");
+  const AnswerParts rest = reader.finish();
+  return parts.calls.empty() && rest.calls.empty() &&
+         (parts.reasoning + rest.reasoning).find(from) != std::string::npos;
+}
+
 /// The tags as they stand behind `opening`, the prompt's end, which opens the assistant's turn: it may have begun the reasoning.
 /// Without an end: it has closed it.
 ThoughtTags tags_behind(const std::string& opening, ThoughtTags tags) {
@@ -336,6 +347,8 @@ void ChatTemplate::Impl::read_calls(const ToolChat& chat, const ChatDefaults& de
   for (const ToolSpec& tool : callable) names.push_back(tool.name);
   to.bounded = thought_bounds(opening, thought_marks, names);
   if (!to.grammar.empty()) to.bounded.ways.clear();
+  if (leaves_in_thoughts(to.format, to.bounded, to.from))
+    to.skipped = {to.bounded.begin, to.bounded.end, to.bounded.open};
   if (chat.must_call || to.holds_form) to.bounded.last.clear();  // the grammar has thoughts once
 }
 

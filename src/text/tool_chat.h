@@ -63,6 +63,7 @@ struct ToolPrompt {
   bool spaced = false;               ///< the schemas' JSON has a blank behind commas and colons, and no others
   bool holds_form = false;           ///< ToolChat::forms: the grammar is of all of the answer, with FormFrame::kForm
   std::string from;                  ///< the grammar begins with this text, wherever it comes; empty: at once
+  ThoughtTags skipped;               ///< thoughts that the answer may begin with, in which `from` is text
   ThoughtTags ahead;                 ///< that may come before the grammar, which doesn't have them
   std::string begun;                 ///< the part of a grammar's text that is already there when it begins
   std::vector<std::string> stops;    ///< that end an answer besides the client's

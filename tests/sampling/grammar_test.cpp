@@ -119,6 +119,31 @@ TEST(GrammarGeneration, BeginsWhereTheReasoningEnds) {
   EXPECT_EQ(result.finish, Finish::kStop);
 }
 
+/// What a grammar begins with is a part of the thoughts, if these come first: a mark of calls of which the model only thinks.
+TEST(GrammarGeneration, DoesNotBeginInsideOfThoughts) {
+  struct Case {
+    bool open;
+    const char* before;  ///< the grammar
+  };
+  const Case cases[] = {{true, "I may <call> or not. <call></t> Now: <call>"},
+                        {false, "\n<t>I may <call></t><call>"},
+                        {false, "No thoughts: <call>"},
+                        {false, "<<call>"},
+                        {true, "</t><t>once <call>"}};
+  for (const Case& c : cases) {
+    SamplingParams params = following("[0-9]{4}");
+    params.grammar.after = "<call>";
+    params.grammar.skipped = {"<t>", "</t>", c.open};
+    const auto generation = generations(params);
+    for (const Token token : vocabulary()->tokenize(c.before, false, false)) {
+      std::vector<float> logits(static_cast<std::size_t>(vocabulary()->size()), -1000);
+      logits[static_cast<std::size_t>(token)] = 0;
+      EXPECT_EQ(generation.front()->next(logits).token, token) << c.before;
+    }
+    EXPECT_THAT(play(*generation.front()).text, MatchesRegex("[0-9][0-9][0-9][0-9]")) << c.before;
+  }
+}
+
 TEST(GrammarGeneration, ReasoningMayBeLeftOut) {
   SamplingParams params = following("[0-9]{4}");
   const Token opens = vocabulary()->tokenize("I", false, false).front();

@@ -75,6 +75,29 @@ AnswerParts read_all(const std::shared_ptr<const AnswerFormat>& format, const st
   return all;
 }
 
+/// Where the library keeps the mark of a call in thoughts as a part of these, a call behind them is read, and none begins in them.
+TEST(AllTemplates, ThoughtsMaySpeakOfCalls) {
+  const std::vector<ChatMessage> messages = {{.role = "user", .content = "Weather in Paris?"}};
+  const auto tools = weather_tools();
+  int skipping = 0;
+  for (const std::string& name : template_names()) {
+    const ChatTemplate chat(test::vocabulary(), text_of_template(name));
+    const ToolPrompt prompt = chat.render(ToolChat{.messages = messages, .tools = tools});
+    const ThoughtTags& skipped = prompt.skipped;
+    if (skipped.end.empty()) continue;
+    ++skipping;
+    SCOPED_TRACE(name);
+    EXPECT_NE(prompt.from, "");
+    EXPECT_TRUE(skipped.end.front() > ' ' && skipped.end.back() > ' ') << "a model may write other blanks";
+    const std::string thoughts = "Shall I write " + prompt.from + "? Yes.";
+    const Answer all =
+        read_answer(prompt.format, (skipped.open ? "" : skipped.begin) + thoughts + skipped.end + "It rains.", 3);
+    EXPECT_THAT(all.reasoning, testing::EndsWith(thoughts));  // what the prompt begins them with may come before
+    EXPECT_EQ(all.content, "It rains.");
+  }
+  EXPECT_GT(skipping, 10);
+}
+
 /// Where no grammar holds a call, what is none is text.
 TEST(AnswerReader, PassesOnOnlyArgumentsThatAreJson) {
   const ChatTemplate chat(test::vocabulary(), text_of_template("GLM-4.6"));

@@ -162,6 +162,7 @@ void Preparation::follow(std::shared_ptr<const grammar::Grammar> grammar) {
   if (grammar)
     asked_.sampling.grammar = {.grammar = std::move(grammar),
                                .after = std::move(asked_.grammar->after),
+                               .skipped = std::move(asked_.grammar->skipped),
                                .opens = asked_.grammar->opens,
                                .begun = std::move(asked_.grammar->begun),
                                .payer = asked_.pin_payer};
@@ -286,6 +287,7 @@ void Preparation::render_chat() {
   if (chat.grammar.empty()) return;
   asked_.grammar = grammar::Constraint{.source = source_of(chat),
                                        .after = std::move(chat.from),
+                                       .skipped = {chat.skipped.begin, chat.skipped.end, chat.skipped.open},
                                        .begun = std::move(chat.begun),
                                        .field = "tools",
                                        .optional = !asked_.tools.must_call};
