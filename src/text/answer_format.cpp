@@ -33,6 +33,12 @@ bool is_blank(std::string_view text) {
   return text.find_first_not_of(" \t\r\n") == text.npos;
 }
 
+/// Templates put a line's end behind the mark that begins thoughts.
+std::string without_blank_begin(std::string text) {
+  text.erase(0, std::min(text.find_first_not_of(" \t\r\n"), text.size()));
+  return text;
+}
+
 bool is_object(const std::string& text) {
   const common_json value = common_json::parse_no_throw(text);
   return !value.is_discarded() && value.is_object();
@@ -53,7 +59,7 @@ struct AnswerReader::State {
   void skip_begun(const AnswerFormat::Impl& format) try {
     const common_chat_msg begun = common_chat_parse("", true, format.params);
     content = begun.content;
-    reasoning = begun.reasoning_content;
+    reasoning = without_blank_begin(begun.reasoning_content);
   } catch (const std::exception&) {  // it can't be told
   }
 
@@ -102,7 +108,9 @@ struct AnswerReader::State {
   AnswerParts texts(const common_chat_msg& now, bool whole) {
     std::string text = without_marks(now.content, whole);
     if (is_blank(text) && (!whole || !now.tool_calls.empty())) text.clear();
-    return {.content = more_of(content, text), .reasoning = more_of(reasoning, now.reasoning_content), .calls = {}};
+    return {.content = more_of(content, text),
+            .reasoning = more_of(reasoning, without_blank_begin(now.reasoning_content)),
+            .calls = {}};
   }
 
   /// Not `whole`: without what may become a mark, too.
