@@ -57,7 +57,7 @@ std::optional<Text> read_text(std::span<const std::byte> bytes, std::size_t symb
                      .n = one.n,
                      .index = one.index,
                      .medium = {.digest = one.digest, .rows = one.rows, .whole = one.whole != 0}});
-  return Text::of(std::move(bits), std::move(spans));
+  return Text::of(std::move(bits), spans);
 }
 
 std::vector<std::byte> spell(const BlockOrigin& origin) {

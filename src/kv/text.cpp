@@ -124,7 +124,7 @@ Text::Text(std::vector<Token> tokens) : bits_(std::move(tokens)) {
   COPPICE_ASSERT(std::ranges::none_of(bits_, [](Token token) { return token < 0; }));
 }
 
-std::optional<Text> Text::of(std::vector<std::int32_t> bits, std::vector<MediumSpan> spans) {
+std::optional<Text> Text::of(std::vector<std::int32_t> bits, std::span<const MediumSpan> spans) {
   const auto size = static_cast<std::int32_t>(bits.size());
   std::int32_t at = 0;
   const auto tokens_until = [&](std::int32_t end) {

@@ -137,7 +137,7 @@ class Text {
   Text(std::vector<Token> tokens);  // NOLINT(google-explicit-constructor)
   explicit Text(TextView text) { append(text); }
   /// Of what bits() and spans() gave. None: invariant 1 doesn't hold of it.
-  static std::optional<Text> of(std::vector<std::int32_t> bits, std::vector<MediumSpan> spans);
+  static std::optional<Text> of(std::vector<std::int32_t> bits, std::span<const MediumSpan> spans);
 
   void append(TextView more);
   /// All rows of it. REQUIRES: rows > 0.

@@ -186,7 +186,7 @@ TEST(EncodeTest, EachMediumHasEventsOfItsOwn) {
   story.changes.list.back().medium = Medium::kDisk;
   const json events = story.events();
   ASSERT_EQ(events.size(), 5U);
-  const auto is = [&](std::size_t i, const char* type, const char* medium, std::vector<std::uint64_t> hashes) {
+  const auto is = [&](std::size_t i, const char* type, const char* medium, const std::vector<std::uint64_t>& hashes) {
     return events[i]["type"] == type && events[i]["medium"] == medium && events[i]["block_hashes"] == hashes;
   };
   EXPECT_TRUE(is(0, "BlockStored", "GPU", {name(1), name(2)}));
