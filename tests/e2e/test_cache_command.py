@@ -26,9 +26,9 @@ def crc32c(data: bytes) -> int:
 def write_piece(folder: Path, number: int, model=MODEL_A, about=b"a model, f16", hours_ago=0.0) -> Path:
     name = model + bytes(16) + hashlib.sha256(bytes([number])).digest()
     text, payload = bytes(8), bytes([number]) * 500
-    before = (104 + len(text) + len(about) + 63) // 64 * 64
-    head = struct.pack("<8sII", b"coppice\0", 1, 0x01020304)
-    rest = struct.pack("<IQ64sII", before, len(payload), name, len(text), len(about)) + text + about
+    before = (112 + len(text) + len(about) + 63) // 64 * 64
+    head = struct.pack("<8sII", b"coppice\0", 2, 0x01020304)
+    rest = struct.pack("<IQ64sIIII", before, len(payload), name, len(text), len(about), 0, 0) + text + about
     rest = rest.ljust(before - 20, b"\0") + payload
     digits = [name[:16].hex(), name[16:32].hex(), name[32:].hex()]
     path = folder / "kv" / digits[2][0] / "-".join(digits)
