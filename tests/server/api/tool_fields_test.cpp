@@ -264,6 +264,21 @@ TEST(ToolFields, CallsThatWereCutOffAreTaken) {
   EXPECT_THROW(call_with("[1]"), RequestError);
 }
 
+/// Infinity became `inf`, which is no JSON: answers that repeat a request couldn't be read, and templates refused it.
+TEST(ToolFields, NumbersTooLargeForADoubleBecomeTheLargestOne) {
+  const std::string most = R"({"a":[1.7976931348623157e+308,-1.7976931348623157e+308]})";
+  EXPECT_EQ(call_with(R"({"a": [1e999, -1e999]})").arguments, most);
+  const text::ChatCall call = call_with(R"("{\"a\": [1e999, -1e999]}")");
+  EXPECT_EQ(call.arguments, most);
+  EXPECT_FALSE(call.cut);
+  EXPECT_EQ(call_with(R"("{\"a\":  1e30}")").arguments, R"({"a":  1e30})") << "as it came";
+  EXPECT_EQ(chat(R"(,"tools":[{"type":"function","function":{"name":"f","parameters":{"a":[1e999,-1e999]}}}])")
+                .tools.specs[0]
+                .parameters,
+            most);
+  EXPECT_EQ(chat(R"(,"chat_template_kwargs":{"x":{"a":[1e999,-1e999]}})").tools.variables.at("x"), most);
+}
+
 AnswerHead tools_head() {
   return {.id = "an-id", .created = 1, .model = "m", .fingerprint = "b1"};
 }

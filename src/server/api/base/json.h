@@ -17,7 +17,10 @@ inline std::string to_string(const Json& string) {
   return std::string(string.get_string());
 }
 
-/// One line; invalid UTF-8 is replaced.
+/// Whether a number in it was too large for a double.
+bool has_infinity(const Json& json);
+
+/// One line; invalid UTF-8 is replaced, and what is too large for a double becomes the largest one.
 std::string dump(const Json& json);
 
 }  // namespace coppice::server

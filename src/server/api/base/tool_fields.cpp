@@ -291,7 +291,9 @@ void parse_arguments(const JsonFields& f, const char* name, text::ChatCall& to) 
   if (bare == "null" || bare == "[]") return;
   to.arguments = std::move(text);
   try {
-    to.cut = field_pairs(Json(parse_body(to.arguments))) > kMostFieldPairs;
+    const Json value(parse_body(to.arguments));
+    to.cut = field_pairs(value) > kMostFieldPairs;
+    if (has_infinity(value)) to.arguments = dump(value);  // the template's reader of JSON takes no 1e999
   } catch (const RequestError&) {
     to.cut = true;
   }
