@@ -11,6 +11,8 @@
 #include <string_view>
 #include <utility>
 
+#include "server/api/base/tool_fields.h"
+
 namespace coppice::cli {
 
 CLI::Validator not_negative() {
@@ -76,14 +78,22 @@ CLI::Validator seconds_from(double least) {
   return between(least, 1e6).description("SECONDS");
 }
 
-CLI::Validator json_object() {
+CLI::Validator template_variables() {
   return CLI::Validator(
       [](const std::string& text) {
         boost::system::error_code error;
         const auto value = boost::json::parse(text, error);
-        return !error && value.is_object() ? std::string() : text + " is no JSON object";
+        if (error || !value.is_object()) return text + " is no JSON object";
+        for (const auto& field : value.get_object())
+          if (server::is_reserved_variable(field.key()))
+            return std::string(field.key()) + " is not a variable that can be set";
+        return std::string();
       },
       "");
+}
+
+CLI::Validator given() {
+  return CLI::Validator([](const std::string& text) { return text.empty() ? "it is empty" : ""; }, "");
 }
 
 CLI::Validator origins() {

@@ -25,8 +25,11 @@ CLI::Validator whole_from(int least, std::vector<int> others);
 /// A time from `least` to a million seconds (eleven days: more would overflow some clocks).
 CLI::Validator seconds_from(double least);
 
-/// The text of a JSON object.
-CLI::Validator json_object();
+/// The text of a JSON object of variables that a chat template may be given.
+CLI::Validator template_variables();
+
+/// Not "", as an unset variable gives it.
+CLI::Validator given();
 
 /// Web pages' origins, separated by commas; "*", "localhost", "null". Without a scheme one would never match what a browser sends.
 CLI::Validator origins();

@@ -54,7 +54,7 @@ void add_model_options(CLI::App& command, ServeOptions& o) {
   command
       .add_option("--chat-template-kwargs,--default-chat-template-kwargs", o.chat_variables,
                   "Variables of the template, as a JSON object; a request's own go first")
-      ->check(json_object())
+      ->check(template_variables())
       ->envname("LLAMA_ARG_CHAT_TEMPLATE_KWARGS")
       ->group(group);
   command
@@ -315,6 +315,7 @@ void add_access_options(CLI::App& command, ServeOptions& o) {
                   "Keys that clients may use. Who sees the process list sees them: prefer a file, or LLAMA_API_KEY")
       ->delimiter(',')
       ->allow_extra_args(false)
+      ->check(given())
       ->envname("LLAMA_API_KEY")
       ->group(group);
   command

@@ -311,6 +311,11 @@ def test_hosts():
         server.wait(server._healthy)
 
 
+def test_an_empty_key_is_refused_as_an_unset_variable_gives_it():
+    done = serve("--api-key", "")
+    assert done.returncode == 2 and "--api-key" in done.stderr, done.stderr
+
+
 def test_a_name_with_two_addresses_is_listened_on_at_both():
     try:
         addresses = {info[4][0] for info in socket.getaddrinfo("localhost", 80, type=socket.SOCK_STREAM)}

@@ -209,7 +209,7 @@ REFUSED = """-ngl 99: --device; --n-gpu-layers 99: --device; -sm row: --device; 
 --kv-byte 1GiB: did you mean --kv-bytes?; --threads-http 4: one thread; --kv-bytes 1XB: 1XB is no size;
 --kv-bytes 1.5.5GB: is no size; --kv-bytes GiB: is no size; --kv-bytes 1kiloB: is no size; --kv-bytes 99999999TB: is no size; --kv-bytes -5: -5 is no size;
 --port: its value is missing; one-more: one-more is one argument too many; --model b: --model; --max-connections 0: 0 not in range 1 to;
---chat-template-kwargs {x: {x is no JSON object; --chat-template-kwargs []: [] is no JSON object; --mirostat 2: --mirostat; -tp 1 --pipeline-parallel-size 2: 2 not in;
+--chat-template-kwargs {x: {x is no JSON object; --chat-template-kwargs []: [] is no JSON object; --chat-template-kwargs {"tools":[]}: tools is not a variable; --mirostat 2: --mirostat; -tp 1 --pipeline-parallel-size 2: 2 not in;
 --reasoning-budget -2: -2; --mlock: memory; --ctx 1: at least 2; --ctx much: much is not 0; -n 0: at least 1; --cors a.example: https://"""
 
 

@@ -145,7 +145,7 @@ void parse_template_variables(const JsonObject& variables, Tools& tools) {
     throw RequestError::bad_field(kField, fmt::format("has at most {} variables", kMaxVariables));
   std::size_t bytes = 0, pairs = 0;
   for (const auto& [name, value] : variables) {
-    if (std::ranges::find(kReservedNames, std::string_view(name)) != std::end(kReservedNames))
+    if (is_reserved_variable(name))
       throw RequestError::bad_field(fmt::format("{}.{}", kField, std::string_view(name)),
                                     "is not a variable that a request may set");
     check_fields(value, fmt::format("{}.{}", kField, std::string_view(name)), pairs);
@@ -158,6 +158,10 @@ void parse_template_variables(const JsonObject& variables, Tools& tools) {
 }
 
 }  // namespace
+
+bool is_reserved_variable(std::string_view name) {
+  return std::ranges::find(kReservedNames, name) != std::end(kReservedNames);
+}
 
 void parse_variables(const JsonFields& f, Tools& tools) {
   if (const Json* variables = f.find("chat_template_kwargs"))

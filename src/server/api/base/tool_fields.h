@@ -17,6 +17,9 @@ namespace coppice::server {
 /// Schemas of tools that must be called, and of strict ones, are walked: for the worker. Throws RequestError.
 Tools parse_tools(const JsonFields& f);
 
+/// What the chat itself sets, or what templates call.
+bool is_reserved_variable(std::string_view name);
+
 /// Variables of the template, and the ways in which clients say how much a model should think: `chat_template_kwargs`, `reasoning_format`
 /// and `reasoning_effort`.
 void parse_variables(const JsonFields& f, Tools& tools);
