@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <cctype>
 #include <deque>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "port/turn.h"
 
@@ -208,6 +210,48 @@ std::vector<ChatMessage> in_plain_form(std::span<const ChatMessage> messages, st
     }
   }
   return plain;
+}
+
+std::vector<ChatMessage> with_one_call_a_turn(std::vector<ChatMessage> messages) {
+  std::vector<ChatMessage> all;
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    if (messages[i].calls.size() < 2) {
+      all.push_back(std::move(messages[i]));
+      continue;
+    }
+    const std::vector<ChatCall> calls = std::exchange(messages[i].calls, {});
+    std::deque<ChatMessage> results;
+    ChatMessage turn = std::move(messages[i]);
+    while (i + 1 < messages.size() && messages[i + 1].role == "tool") results.push_back(std::move(messages[++i]));
+    for (const ChatCall& call : calls) {
+      turn.calls = {call};
+      all.push_back(std::exchange(turn, {.role = "assistant"}));
+      const auto its = std::ranges::find(results, call.id, &ChatMessage::call_id);
+      if (its == results.end()) continue;
+      all.push_back(std::move(*its));
+      results.erase(its);
+    }
+    std::ranges::move(results, std::back_inserter(all));
+  }
+  return all;
+}
+
+std::vector<ChatMessage> with_system_in_place(std::vector<ChatMessage> messages, SystemPlaces places) {
+  const auto is_system = [](const ChatMessage& m) { return m.role == "system" || m.role == "developer"; };
+  std::vector<ChatMessage> all;
+  bool leads = true;
+  for (ChatMessage& message : messages) {
+    leads = leads && is_system(message);
+    if (leads && !all.empty() && !places.several) {
+      if (!all.back().content.empty() && !message.content.empty()) all.back().content += "\n\n";
+      all.back().content += message.content;
+      continue;
+    }
+    if (is_system(message) && !leads && !places.later)
+      message = {.role = "user", .content = fmt::format("<system>\n{}\n</system>", message.content)};
+    all.push_back(std::move(message));
+  }
+  return all;
 }
 
 std::vector<ChatMessage> in_turns(std::vector<ChatMessage> messages) {

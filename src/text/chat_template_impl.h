@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include "text/chat_history.h"
 #include "text/chat_template.h"
 #include "text/own_forms.h"
 #include "text/prompt_writer.h"
@@ -30,7 +31,9 @@ struct ChatTemplate::Impl {
   std::unique_ptr<const PromptWriter> writer;
   CallForm form = CallForm::kPlain;
   bool parallel = true;     ///< it takes several calls of one turn back
+  bool one_call = false;    ///< of several calls of one turn it writes the first, or refuses them
   bool alternates = false;  ///< it refuses two messages of the user in a row
+  SystemPlaces system;
   CallIds call_ids = CallIds::kAny;
   bool asks_types = false;    ///< it fails where a tool's property has no type
   bool plain_types = false;   ///< it fails where a tool's property is a list or an object

@@ -207,35 +207,47 @@ void ChatTemplate::find_call_ids() {
   if (source().find("<|tool_calls_section_begin|>") != std::string::npos) impl_->call_ids = CallIds::kFunction;
   if (!writes_calls(impl_->form)) return;
   const std::vector<ToolSpec> tools = {{"f", "A function", R"({"type":"object","properties":{}})"}};
+  bool shows = false;
   const auto takes = [&](const std::vector<std::string>& ids) {
     std::vector<ChatMessage> messages = {{.role = "user", .content = "?"}, {.role = "assistant", .content = ""}};
     for (const std::string& id : ids) {
-      messages[1].calls.push_back({id, "f", "{}"});
+      messages[1].calls.push_back({id, "f", fmt::format(R"({{"a":"of {}"}})", id)});
       messages.push_back({.role = "tool", .content = "!", .call_id = id});
     }
     try {
-      impl_->writer->write(inputs_of(messages, {.messages = messages, .tools = tools}, {}, tools));
+      const MarkedText prompt =
+          impl_->writer->write(inputs_of(messages, {.messages = messages, .tools = tools}, {}, tools));
+      shows = std::ranges::all_of(
+          ids, [&](const std::string& id) { return prompt.text.find("of " + id) != std::string::npos; });
       return true;
     } catch (const std::exception&) {
-      return false;
+      return shows = false;
     }
   };
   if (!takes({"call_0123456789"}) && takes({"012345678"})) impl_->call_ids = CallIds::kNine;
-  impl_->parallel = !takes({"012345678"}) || takes({"012345678", "123456789"});
+  const bool one = takes({"012345678"}), shows_one = shows, two = takes({"012345678", "123456789"});
+  impl_->parallel = !one || two;
+  impl_->one_call = shows_one && !shows;
 }
 
-/// By a conversation of two messages in a row.
+/// By conversations of two messages in a row, and with two system messages.
 void ChatTemplate::find_turns() {
   const ChatMessage user{.role = "user", .content = "?"}, assistant{.role = "assistant", .content = "!"};
+  const ChatMessage system{.role = "system", .content = "Rule one"}, more{.role = "system", .content = "Rule two"};
   const auto takes = [&](const std::vector<ChatMessage>& messages) {
     try {
-      impl_->writer->write(inputs_of(messages, {.messages = messages}, {}, {}));
-      return true;
+      const std::string prompt = impl_->writer->write(inputs_of(messages, {.messages = messages}, {}, {})).text;
+      return std::ranges::all_of(messages,
+                                 [&](const ChatMessage& m) { return prompt.find(m.content) != std::string::npos; });
     } catch (const std::exception&) {
       return false;
     }
   };
   impl_->alternates = !takes({user, user}) && takes({user, assistant, user});
+  impl_->system.several = takes({system, more, user}) || !takes({system, user});
+  const bool leads = takes({system, user});  // some write the last one alone
+  impl_->system.later = leads ? takes({system, user, assistant, more, user})
+                              : takes({user, assistant, more, user}) || !takes({user, assistant, user});
 }
 
 namespace {
@@ -362,6 +374,8 @@ ToolPrompt ChatTemplate::render(const ToolChat& asked) const {
                                 .ids = impl_->call_ids,
                                 .reads_results = source().find("'<|tool_call>call:'") != std::string::npos});
     if (!knows) messages = lists ? with_written_calls(form, messages) : in_plain_form(messages, asked.tools);
+    if (impl_->one_call) messages = with_one_call_a_turn(std::move(messages));
+    messages = with_system_in_place(std::move(messages), impl_->system);
     if (impl_->alternates) messages = in_turns(std::move(messages));
     ToolChat chat = asked;
     chat.parallel = asked.parallel && impl_->parallel;

@@ -2,11 +2,14 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
+#include <cctype>
 #include <fstream>
 #include <iterator>
 #include <set>
 
 #include "text/fixtures.h"
+#include "text/templates.h"
 
 namespace coppice::text {
 namespace {
@@ -145,6 +148,76 @@ TEST(Turns, AreJoinedByRole) {
   EXPECT_EQ(all[0].content, "a\n\nb");
   EXPECT_EQ(all[3].role, "assistant");
   EXPECT_EQ(all[4].content, "e");
+}
+
+/// Codex sends instructions and a developer's message, Claude Code system messages between turns: Qwen 3.5's template, among others,
+/// refused all of their requests.
+class EverySystem : public testing::TestWithParam<std::string> {};
+TEST_P(EverySystem, MessageIsRendered) {
+  const ChatTemplate chat = chat_of(GetParam() + ".jinja");
+  const std::vector<ChatMessage> messages = {
+      {.role = "system", .content = "alpha"},    {.role = "developer", .content = "bravo"}, user("charlie"),
+      {.role = "assistant", .content = "delta"}, {.role = "system", .content = "echo"},     user("foxtrot")};
+  for (const bool with_tools : {false, true}) {
+    const ToolChat asked{.messages = messages, .tools = with_tools ? tools() : std::span<const ToolSpec>()};
+    const std::string prompt = chat.render(asked).prompt;
+    std::size_t at = 0;
+    for (const char* text : {"alpha", "bravo", "charlie", "delta", "echo", "foxtrot"})
+      EXPECT_THAT(prompt, HasSubstr(text));
+    for (const char* text : {"charlie", "delta", "foxtrot"}) {  // some collect all of the system's
+      at = prompt.find(text, at);
+      ASSERT_NE(at, prompt.npos) << text << " in " << prompt;
+    }
+  }
+}
+INSTANTIATE_TEST_SUITE_P(All, EverySystem, testing::ValuesIn(template_names()), [](const auto& info) {
+  std::string name = info.param;
+  std::ranges::replace_if(name, [](char c) { return std::isalnum(static_cast<unsigned char>(c)) == 0; }, '_');
+  return name;
+});
+
+/// Llama 3.1 to 3.3's templates refused it for good, and gpt-oss's forgot all calls but the first.
+class SeveralCalls : public testing::TestWithParam<const char*> {};
+TEST_P(SeveralCalls, ComeBackOneATurn) {
+  const ChatTemplate chat = chat_of(GetParam());
+  const std::vector<ChatMessage> messages = {
+      user("?"), calls({{"c1", "w", R"({"a":"alpha"})"}, {"c2", "w", R"({"a":"charlie"})"}}), result("c2", "delta"),
+      result("c1", "bravo"), user("echo")};
+  const std::string prompt = chat.render(ToolChat{.messages = messages, .tools = tools()}).prompt;
+  std::size_t at = 0;
+  for (const char* text : {"alpha", "bravo", "charlie", "delta", "echo"}) {
+    at = prompt.find(text, at);
+    ASSERT_NE(at, prompt.npos) << text << " in " << prompt;
+  }
+}
+INSTANTIATE_TEST_SUITE_P(One, SeveralCalls,
+                         testing::Values("meta-llama-Llama-3.1-8B-Instruct.jinja",
+                                         "meta-llama-Llama-3.2-3B-Instruct.jinja",
+                                         "meta-llama-Llama-3.3-70B-Instruct.jinja", "openai-gpt-oss-120b.jinja",
+                                         "GigaChat3-10B-A1.8B.jinja"));
+
+TEST(OneCallATurn, LeavesWhatNothingAnswers) {
+  const auto all = with_one_call_a_turn(
+      {calls({{"c1", "w", "{}"}, {"c2", "v", "{}"}}), result("x", "a"), result("c2", "b"), user("d")});
+  ASSERT_EQ(all.size(), 5U);
+  EXPECT_EQ(all[0].calls[0].id, "c1");
+  EXPECT_EQ(all[1].calls[0].id, "c2");
+  EXPECT_EQ(all[2].content, "b");
+  EXPECT_EQ(all[3].content, "a");
+}
+
+TEST(Systems, GoWhereTheTemplateTakesThem) {
+  const std::vector<ChatMessage> messages = {{.role = "system", .content = "a"},
+                                             {.role = "developer", .content = "b"},
+                                             user("c"),
+                                             {.role = "system", .content = "d"}};
+  EXPECT_EQ(with_system_in_place(messages, {}).size(), 4U) << "as they are";
+  const auto all = with_system_in_place(messages, {.several = false, .later = false});
+  ASSERT_EQ(all.size(), 3U);
+  EXPECT_EQ(all[0].role, "system");
+  EXPECT_EQ(all[0].content, "a\n\nb");
+  EXPECT_EQ(all[2].role, "user");
+  EXPECT_EQ(all[2].content, "<system>\nd\n</system>");
 }
 
 /// The library reads it as JSON here: such a result ended the process.
