@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <map>
@@ -300,8 +301,19 @@ void add_network_options(CLI::App& command, server::ServerConfig& s) {
       ->group(group);
 }
 
+/// A server that was to have keys must not be open to all because a variable was not filled in: set and empty is not unset.
+void refuse_empty_keys(const ServeOptions& o) {
+  if (!o.server.api.api_keys.empty() || !o.server.api.api_keys_file.empty()) return;
+  for (const char* name : {"LLAMA_API_KEY", "LLAMA_ARG_API_KEY_FILE", "VLLM_API_KEY"}) {
+    const char* value = std::getenv(name);
+    if (value != nullptr && *value == '\0')
+      throw CLI::ValidationError(name, "it is set, and empty: unset it to serve without keys");
+  }
+}
+
 /// Who may call, and what they are shown and kept apart from.
 void add_access_options(CLI::App& command, ServeOptions& o) {
+  command.parse_complete_callback([&o] { refuse_empty_keys(o); });
   const char* group = kNetwork;
   server::ServerConfig& s = o.server;
   command
