@@ -253,6 +253,7 @@ KvTier::KvTier(const TierOptions& options, std::vector<model::ModelPart> files, 
                      .stores = stores_,
                      .model = model,
                      .about = about(info),
+                     .origins = told != nullptr,
                      .lasting = options_.lasting(),
                      .all_evicted = options_.host_bytes > 0 || options_.all_evicted});
       const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;

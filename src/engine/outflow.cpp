@@ -66,7 +66,7 @@ bool Outflow::ready() const {
 bool Outflow::leave(const kv::Storable& one, std::vector<Leaving>& to, bool cached) {
   const std::vector<std::byte> text = kv::spell(one.text);
   std::vector<std::byte> origin;  // of one group and no state: what routers are told
-  if (one.group == 0) origin = kv::spell(kv::BlockOrigin{one.parent, one.is_first, *one.ns});
+  if (config_.origins && one.group == 0) origin = kv::spell(kv::BlockOrigin{one.parent, one.is_first, *one.ns});
   if (origin.size() > tier::kMostOrigin) origin.clear();
   const std::size_t payload = info_.outside_bytes(one.group) * one.pages.size();
   const std::size_t size = tier::piece_size(text.size(), config_.about.size(), payload, origin.size());

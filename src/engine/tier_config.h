@@ -16,7 +16,8 @@ struct TierConfig {
   std::shared_ptr<tier::Buffers> loads, stores;  ///< of piece_bytes() each; they outlive the store
   std::array<std::uint8_t, 16> model{};          ///< model_name()
   std::string about;                             ///< tier::Piece::about
-  bool load_always = false;                      ///< also what would come later than it is computed
+  bool origins = false;      ///< pieces say where their texts stand, salts included: somebody is told
+  bool load_always = false;  ///< also what would come later than it is computed
   bool lasting = true;       ///< what is used twice goes there before it is evicted, and all at the end
   bool all_evicted = false;  ///< also what was used once is stored, when it is evicted
 };

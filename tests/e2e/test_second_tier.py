@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from coppice_process import Coppice
+from coppice_process import Coppice, free_port
 from same_text import assert_same
 from second_tier import ask, metric, prompt, start_with_store
 
@@ -71,6 +71,15 @@ def test_others_find_nothing(folder):
         assert ask(server, text, cache_salt="a")[1]["cached"] > 0
     with start(folder, "--kv-format", "int8") as server:
         assert ask(server, text, cache_salt="a")[1]["cached"] == 0
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_salts_are_written_only_where_routers_are_told(folder, told):
+    events = ["--kv-events", f"tcp://127.0.0.1:{free_port()}"] if told else []
+    with start(folder, *events) as server:
+        ask(server, prompt(200), cache_salt="tenants-secret")
+        end(server)
+    assert pieces(folder) and told == any(b"tenants-secret" in file.read_bytes() for file in pieces(folder))
 
 
 def test_a_reset_ends_what_is_stored(folder):
