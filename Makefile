@@ -2,10 +2,10 @@
 # so that a laptop and CI run the same. ARGS are passed on:  make serve ARGS="--port 9000 --max-batch 8"
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo demo-restart demo-cluster serve test asan tsan libcxx neon cuda bench-cuda bench fuzz bench-traces bench-structured bench-tools peer-tests page agents clients package wheel soak hostile bench-quality bench-perplexity bench-hybrids bare everything format check-format lint clean
+.PHONY: help deps build demo demo-restart demo-cluster serve test asan tsan libcxx neon arm64 cuda bench-cuda bench fuzz bench-traces bench-structured bench-tools peer-tests page agents clients package wheel soak hostile bench-quality bench-perplexity bench-hybrids bare everything format check-format lint clean
 
 help:          ## This list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s  %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-16s  %s\n", $$1, $$2}' Makefile
 
 deps:          ## Install the packages, fetch and check the pinned sources and models, build llama.cpp and XGrammar
 	@scripts/deps.sh
@@ -46,7 +46,7 @@ clients:       ## Libraries, lm-eval and load generators from PyPI against coppi
 package:       ## Build a .deb for any x86-64 machine and test it in a bare Debian, 15 minutes at first; only build: ARGS="--build"
 	@scripts/package.sh $(ARGS)
 
-wheel:         ## Build a wheel and a tarball for any Linux with glibc 2.28 (x86-64) and test them in bare Debians 11 to 13; only build: ARGS="--build"
+wheel:         ## Build a wheel and a tarball for any Linux with glibc 2.28 (x86-64), test them in bare Debians 11 to 13 and in a container; some: ARGS="-k container"; only build: ARGS="--build"
 	@scripts/wheel.sh $(ARGS)
 
 soak:          ## All kinds of load at once, MINUTES=60, and what must hold at the end; again: ARGS="--seed N"
@@ -68,7 +68,10 @@ libcxx:        ## Compile kv, engine, model and server with clang's own standard
 	@scripts/libcxx.sh $(ARGS)
 
 neon:          ## Run the attention kernel's tests on 64-bit ARM, under qemu
-	@scripts/neon.sh
+	@scripts/arm64.sh --kernels
+
+arm64:         ## Build for 64-bit ARM and run the unit tests, the program and a .deb under qemu, an hour; only a part: ARGS=--build, --deb, --serve
+	@scripts/arm64.sh $(ARGS)
 
 cuda:          ## Build the GPU's kernels, their tests and benchmarks (nvcc 12.4 or newer); with a GPU, run the tests
 	@scripts/cuda.sh
@@ -110,4 +113,4 @@ lint:          ## Look for faults in changed C++ files, and for arrows upward; a
 	@scripts/lint.sh $(ARGS)
 
 clean:         ## Delete the build folders (the cache folder stays)
-	@rm -rf build build-asan build-bare build-package build-wheel build-tsan build-fuzz
+	@rm -rf build build-arm64 build-asan build-bare build-package build-wheel build-tsan build-fuzz

@@ -1,20 +1,16 @@
-"""The sections of docs/benchmarks.md that bench/results/cores/*.json hold: bench/neighbours.py writes these."""
+"""The sections of bench/README.md that bench/results/cores/*.json hold: bench/neighbours.py writes these."""
 
 import json
 
 HEAD = """
 ## Cores, neighbours and quotas
 
-Tokens a second of a prefill of 512 and of one stream behind it, without HTTP; llama.cpp in the same run (`bench/neighbours.py`). `busy`: a loop in
-Python on each of the first so many cores, while the programs may use all. coppice chooses its threads; llama.cpp gets one for each core, or for each CPU of the
-quota, and both as many as the row says where it names threads. "Of what is free": coppice against itself on the cores that are left, or on as many as the quota
-allows; where all are busy, against half of the quiet rate. "No end": not within 10 to 20 s. Other guests on the hosts make single figures vary by 25 %; with 32
-cores, and on the busy host, rows are medians of two or three rounds, in which all rows have their turns.
+Tokens a second of a prefill of 512 and of one stream behind it, without HTTP; llama.cpp in the same run (`bench/neighbours.py`). `busy`: a loop in Python on
+each of the first so many cores, while the programs may use all. coppice chooses its threads; llama.cpp gets one for each core or CPU of the quota. "Of what is free":
+of coppice's own rate on the cores that are left; where all are busy, of half the quiet rate. "No end": not within 10 to 20 s. Single figures vary by 25 %.
 
-While others come and go (`bench/comings.py`): a server with one stream after the other, and one with a prompt of 2,048 new tokens after the other. Tokens a
-second in the second half of each stretch of time; the 99th percentile of gaps (of a prompt: of its time) there over their median; after how many seconds
-a quarter of a second came within a tenth of that rate. "–": nothing came in that half. "Alone on the other half": a server that may use only the half of the
-cores that had no loops, and nobody else runs.
+While others come and go (`bench/comings.py`): tokens a second in the second half of each stretch; the 99th percentile of gaps (of a prompt: of its time) over their median; seconds
+until a quarter of a second came within a tenth of that rate. "Alone on the other half": a server on the cores that had no loops.
 """
 
 
@@ -69,3 +65,29 @@ def section(content):
     for model, found in content.get("comings", {}).items():
         yield from ("", f"{model}, while others come and go:")
         yield from comings_table(found)
+
+
+def most_cores(content):
+    """The cores of its rows; 0: it has none."""
+    return max((int(row["what"].split()[0]) for rows in content["models"].values() for row in rows), default=0)
+
+
+def short(content):
+    """A line for each model: all cores, and what is reached beside neighbours and within quotas."""
+    for model, rows in content["models"].items():
+        quiet = [row for row in rows if row["what"].split()[1:] in (["core"], ["cores"])][-1]
+        shares = [f"{row['what'].partition(', ')[2]} {ratios(row['coppice'], free)}" for row in rows if (free := free_rates(rows, row["what"]))]
+        yield (f"- {content['machine'].partition(', ')[2].partition(' (')[0]}, {model}: {quiet['what']} {rates(quiet['coppice'])}, {ratios(quiet['coppice'], quiet['llama.cpp'])} times llama.cpp; "
+               f"of what is free, {', '.join(shares)}.")
+
+
+def page(contents):
+    """The host with most cores in tables, the others in lines."""
+    if not contents:
+        return
+    first = max(contents, key=most_cores)
+    yield HEAD.rstrip()
+    yield from section(first)
+    others = [line for content in contents if content is not first for line in short(content)]
+    if others:
+        yield from ("", "Other hosts (all rows: `bench/results/cores`):", "", *others)

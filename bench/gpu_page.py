@@ -1,4 +1,4 @@
-"""The GPU's part of docs/benchmarks.md, from the files of bench/results/cuda (gpu.py says what they hold)."""
+"""The GPU's part of bench/README.md, from the files of bench/results/cuda (gpu.py says what they hold)."""
 
 import json
 
@@ -9,15 +9,15 @@ GOALS_TOKENS = {"2,048 shared + 256, B = 8": ("bf16", 1500), "8,192 shared + 256
                 "depth 2,048, B = 1": ("Q4_K, logits Q6_K", 400)}
 LAYERS = 32
 PRODUCTS = ("qkv", "output", "gate_up", "down")
-SERVER = "64 requests at once share 8,192 tokens that nobody has seen, with 20 of their own each and 32 tokens of answer; random 8B weights in Q4_K_M"
+SERVER = "64 requests at once share 8,192 new tokens, with 20 of their own each and answers of 32; random 8B weights in Q4_K_M"
 OTHERS = {
     "FlashInfer": "FlashInfer: the best of decode with and without tensor cores, prefill and cascade, in the same run (`bench/gpu_flashinfer.py`).",
     "PAT": "PAT: the best packing by its own scheduler, over pages of 32 to 128 tokens, in the same run (`bench/gpu_pat.py`).",
 }
 
 HEAD = """
-Random weights in the shape of an 8B Llama (32 layers of 32/8 heads x 128), bf16 keys and values; medians inside CUDA graphs,
-without planning and engine (`make bench-cuda`). A floor is the time to read the different bytes, at the speed of a copy.
+Random weights in the shape of an 8B Llama (32 layers of 32/8 heads x 128), bf16 keys and values; medians inside CUDA graphs
+(`make bench-cuda`). A floor is the time to read the different bytes, as fast as a copy.
 """
 
 
@@ -60,10 +60,12 @@ def _steps(content, full):
     yield from ("", "### A whole step, with greedy sampling", "")
     rows = []
     for row in content["steps"][1:]:
+        if not full and row["weights"] == "Q8_0":
+            continue  # lies between the others
         weights, goal = GOALS_TOKENS.get(row["case"], (None, None))
         parts = row["parts"]  # timed alone, one launch behind the other: their sum isn't the step's time
         products = LAYERS * sum(parts[name] for name in PRODUCTS)
-        between = LAYERS * (2 * parts["norm"] + parts["rows"] + parts.get("gate", 0))  # runs before ADR 0055 have gates
+        between = LAYERS * (2 * parts["norm"] + parts["rows"] + parts.get("gate", 0))  # older runs have gates of their own
         rows.append([row["weights"], row["case"], f"{row['tokens_s']:,}", f"{row['us']:,}", f"{row['bound_us']:,}", f"{products:,.0f}",
                      f"{LAYERS * parts['attention']:,.0f}", f"{between:,.0f}",
                      _reached(row["tokens_s"], goal, True) if weights in (None, row["weights"]) else ""])
@@ -81,13 +83,12 @@ def _against(content):
         yield words, chosen["first_s"] / ours["first_s"], chosen["wall_s"] / ours["wall_s"]
 
 
-def _server(content, full):
+def _server(content, full, newest=True):
     if not content.get("server"):
         return
-    yield from ("", "### The server", "", f"{SERVER}. llama-server with fewer slots than requests lets those that wait find the shared tokens "
-                "in a slot (`bench/gpu_server.py`).", "")
+    yield from ("", "### The server", "", f"{SERVER} (`bench/gpu_server.py`)." if newest else "As above.", "")
     yield from _table(["", "slowest first token, s", "total, s", "rounds"], [
-        [row["side"], f"{row['first_s']:.2f}", f"{row['wall_s']:.2f}", f"{row['rounds']}"] for row in content["server"]], 4)
+        [row["side"], f"{row['first_s']:.2f}", f"{row['wall_s']:.2f}", f"{row['rounds']}"] for row in content["server"]], 4 if full else 3)
     for words, first, wall in _against(content) if full else ():
         yield from ("", f"Against {words}: first token {first:.0f}x ({_reached(first, 30, True)}), total {wall:.0f}x ({_reached(wall, 10, True)}).")
 
@@ -110,10 +111,12 @@ def short(content):
                     f"total time {against}.")
 
 
-def section(content, full=False):
-    """Lines about one card; full: also the goals, and what a step spends its time on."""
-    yield from ("", f"## {content['device']}", "", f"Driver {content['driver']}; {content['date']}.", *HEAD.rstrip().split("\n"), "")
-    yield from _attention(content, full)
-    yield from _steps(content, full)
-    yield from _server(content, full)
+def section(content, full=False, newest=True):
+    """Lines about one card; full: also the goals, and what a step spends its time on. Of older cards the page has what they serve."""
+    yield from ("", f"## {content['device']}", "", f"Driver {content['driver']}; {content['date']}.")
+    if full or newest:
+        yield from (*HEAD.rstrip().split("\n"), "")
+        yield from _attention(content, full)
+        yield from _steps(content, full)
+    yield from _server(content, full, newest)
     yield from _experts(content)

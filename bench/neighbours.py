@@ -4,7 +4,7 @@
     bench/neighbours.py --coppice build/coppice --model M.gguf [--llama-bench PATH] [--loads cores,neighbours,quota,threads] [--json FILE]
 
 Prints a table: tokens a second of a prefill of 512 and of one stream behind it. With --json FILE it also writes them there, by model: a file in
-bench/results/cores becomes a section of docs/benchmarks.md (bench/cores_page.py). `cores`: in a cpuset of 1, 2, 4 and so on, and of as many as
+bench/results/cores becomes a section of bench/README.md (bench/cores_page.py). `cores`: in a cpuset of 1, 2, 4 and so on, and of as many as
 `neighbours` leaves. `neighbours`: loops that keep half or all of the cores (--busy: so many) busy, begun and ended here. `quota`: a control group of
 version 1 or 2 with the time of a number of CPUs, which only root may make. `threads`: both with half as many, as many and half as many again as there
 are cores, by option. Else coppice chooses its threads; llama.cpp gets one for each core, or for each CPU of the quota. Figures are medians of --rounds,

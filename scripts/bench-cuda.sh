@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # bench-cuda.sh [PROGRAMS [FOLDER [RESULTS]]]: on a machine with an NVIDIA GPU, tests its kernels and measures them, in stages of at most eight
-# minutes, then writes RESULTS/CARD.json, from which bench/page.py makes the GPU's part of docs/benchmarks.md.
+# minutes, then writes RESULTS/CARD.json, from which bench/page.py makes the GPU's part of bench/README.md.
 #   PROGRAMS  where the programs of make cuda lie, at any depth; default build
 #   FOLDER    where a stage leaves its output; a stage that is there is done, so a run that was broken off goes on; default build/bench-cuda
 #   RESULTS   default bench/results/cuda

@@ -1,16 +1,27 @@
 #!/usr/bin/env bash
 # Builds what bench/run.py compares, and runs it: coppice, and llama.cpp's server and bench tools from the pinned sources
-# with our compiler (once more without AMX, where the CPU has it). With --before nothing of llama.cpp's is needed.
+# with our compiler (once more without AMX, where the CPU has it). With --before nothing of llama.cpp's is needed, nor with --peers NAMES:
+# these are installed, and bench/peers.py measures.
 # bench.sh --help lists the options. Keep the machine quiet meanwhile.
 source "$(dirname "$0")/lib.sh"
 cd "$repo"
+names='' before=''
 for argument in "$@"; do
+  [[ $before != --peers ]] || names=$argument
+  before=$argument
   case $argument in
+    --peers=*) names=${argument#*=} ;;
     --help | -h) exec python3 bench/run.py --help ;;
     --before | --before=*) builds_only=1 ;;
   esac
 done
 "$repo/scripts/build.sh" release coppice attention_bench
+if [[ -n $names ]]; then
+  mapfile -t list < <(tr , '\n' <<<"$names" | cut -d= -f1)
+  pythons=$("$repo/scripts/peers.sh" "${list[@]}")
+  mapfile -t pythons <<<"$pythons"
+  exec python3 bench/peers.py --model "$pinned_model" "${pythons[@]/#/--python=}" "$@"
+fi
 models=(--model "$pinned_model" --also "gemma3=$pinned_gemma3")
 
 # add_random NAME STEM MIB OPTIONS...: the model of the loads that begin with NAME, if they were asked for: it is large.
@@ -38,7 +49,7 @@ if [[ -n ${builds_only:-} ]]; then exec python3 bench/run.py "${models[@]}" "$@"
 "$repo/scripts/deps.sh" peers
 clang-19 -O3 -march=native -Wno-invalid-feature-combination -ffp-contract=fast -Wall -Wextra -Werror -pthread \
   bench/machine_peak.c -o build/machine_peak || die "bench/machine_peak.c could not be compiled: see above."
-peers=(--peers "$(llama_build_dir)/bin")
+llama=(--llama "$(llama_build_dir)/bin")
 if grep -qw amx_int8 /proc/cpuinfo; then
   other="$(llama_build_dir)-no-amx"
   flags="-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
@@ -46,6 +57,6 @@ if grep -qw amx_int8 /proc/cpuinfo; then
     build_llama "$other" "the same tools without AMX" "$flags" llama-server llama-bench llama-batched-bench
     touch "$other/.built"
   fi
-  peers+=(--peers-no-amx "$other/bin")
+  llama+=(--llama-no-amx "$other/bin")
 fi
-exec python3 bench/run.py "${models[@]}" "${peers[@]}" "$@"
+exec python3 bench/run.py "${models[@]}" "${llama[@]}" "$@"

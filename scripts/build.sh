@@ -1,27 +1,36 @@
 #!/usr/bin/env bash
-# build.sh PRESET [TARGET...]: brings the dependencies up to date, configures and builds (release, asan, tsan, package or wheel).
+# build.sh PRESET [TARGET...]: brings the dependencies up to date, configures and builds (release, asan, tsan, package,
+# wheel or arm64).
 source "$(dirname "$0")/lib.sh"
 preset=${1:?preset}
 shift
+build="$repo/build"
+[[ $preset == release ]] || build="$repo/build-$preset"
 options=()
+# forget_other NAME VALUE: CMake remembers where it found things. So it begins anew if this variable had another value.
+forget_other() { grep -qs "^$1:[A-Z]*=$2\$" "$build/CMakeCache.txt" || rm -rf "$build"/CMake{Cache.txt,Files}; }
+
+what=libraries machine=
+case $preset in package | wheel | arm64) what=$preset ;; esac
+"$repo/scripts/deps.sh" "$what"
 # A folder's name has the compiler's version in it: it can be told once the compiler is installed.
-if [[ $preset == package ]]; then
-  "$repo/scripts/deps.sh" package
-  llama=$(llama_build_dir portable)
+if [[ $preset == arm64 ]]; then
+  arm64=$("$repo/scripts/arm64_sysroot.sh")
+  machine=${arm64##*/}
+  forget_other CMAKE_TOOLCHAIN_FILE "$arm64/arm64.cmake"
+  options=(-DCMAKE_TOOLCHAIN_FILE="$arm64/arm64.cmake" -DCOPPICE_XGRAMMAR_DIR="$(xgrammar_build_dir "$machine")")
+fi
+if [[ $preset == package || $preset == arm64 ]]; then
+  llama=$(llama_build_dir "${machine:-portable}")
 elif [[ $preset == wheel ]]; then
-  "$repo/scripts/deps.sh" wheel
   old_libc=$("$repo/scripts/old_libc.sh")
-  # CMake remembers where it found libraries.
-  grep -qs "^COPPICE_OLD_LIBC:PATH=$old_libc/lib\$" "$repo/build-wheel/CMakeCache.txt" || rm -f "$repo/build-wheel/CMakeCache.txt"
+  forget_other COPPICE_OLD_LIBC "$old_libc/lib"
   llama=$(llama_build_dir "${old_libc##*/}")
   options=(-DCOPPICE_OLD_LIBC="$old_libc/lib" -DCMAKE_EXE_LINKER_FLAGS="$(old_libc_flags "$old_libc")")
 else
-  "$repo/scripts/deps.sh"
   llama=$(llama_build_dir)
 fi
 
-build="$repo/build"
-[[ $preset == release ]] || build="$repo/build-$preset"
 need_disk "$build" 700 "the $preset build"
 jobs=$(jobs)
 cd "$repo"

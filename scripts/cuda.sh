@@ -10,7 +10,7 @@ nvcc=$(command -v nvcc || true)
 build="$repo/build"
 cd "$repo"
 configure release "$build" "$(llama_build_dir)" -DCOPPICE_CUDA=ON -DCUDAToolkit_ROOT="$(dirname "$(dirname "$(readlink -f "$nvcc")")")"
-tests=(tree_attention_on_gpu quant_product_on_gpu part_product_on_gpu operators_on_gpu heads_on_gpu experts_on_gpu sampler_on_gpu decoder_on_gpu executor_on_gpu contract_on_gpu engine_on_gpu executors_on_gpus)
+tests=(tree_attention_on_gpu quant_product_on_gpu part_product_on_gpu operators_on_gpu heads_on_gpu experts_on_gpu sampler_on_gpu decoder_on_gpu executor_on_gpu pictures_on_gpu moves_on_gpu contract_on_gpu engine_on_gpu executors_on_gpus)
 cmake --build "$build" -j "$(jobs)" --target coppice coppice_cuda_module "${tests[@]}" {attention,matmul,step}_cuda_bench 2>&1 |
   tee "$build/cuda.log" >&2 || die "The CUDA build failed: see above."
 # Then a kernel is right, and half as fast: no test would see it.

@@ -4,6 +4,7 @@
 # deps.sh peers    also llama-server, llama-bench and llama-batched-bench, for the benchmarks
 # deps.sh package  in place of llama.cpp's libraries for this CPU those that the package has
 # deps.sh wheel    the same, linked for any glibc from 2.28 on
+# deps.sh arm64    as for the package, for 64-bit ARM, and XGrammar for it
 source "$(dirname "$0")/lib.sh"
 "$repo/scripts/packages.sh"
 
@@ -99,9 +100,15 @@ what=${1:-libraries}
 build=$(llama_build_dir)
 targets=(llama-common mtmd)
 [[ $what != peers ]] || targets+=(llama-server llama-bench llama-batched-bench)
-if [[ $what == package ]]; then
-  build=$(llama_build_dir portable)
-  build_options=(-DCOPPICE_PORTABLE=ON)
+arm64= for_arm64=()
+if [[ $what == arm64 ]]; then
+  arm64=$("$repo/scripts/arm64_sysroot.sh")
+  for_arm64=("-DCMAKE_TOOLCHAIN_FILE=$arm64/arm64.cmake")
+fi
+if [[ $what == package || $what == arm64 ]]; then
+  machine=${arm64##*/}
+  build=$(llama_build_dir "${machine:-portable}")
+  build_options=(-DCOPPICE_PORTABLE=ON "${for_arm64[@]}")
 elif [[ $what == wheel ]]; then
   old_libc=$("$repo/scripts/old_libc.sh")
   build=$(llama_build_dir "${old_libc##*/}")
@@ -113,9 +120,9 @@ if [[ ! -e $stamp ]]; then
   build_llama "$build" "llama.cpp's parts for the $what" "" "${targets[@]}"
   touch "$stamp"
 fi
-build_options=()
 
-build=$(xgrammar_build_dir)
+build_options=("${for_arm64[@]}")
+build=$(xgrammar_build_dir "${arm64##*/}")
 if [[ ! -e $build/.built ]]; then
   build_foreign xgrammar "$build" "XGrammar, about a minute" XGRAMMAR_SOURCE_DIR="$xgrammar_sources" "" xgrammar
   touch "$build/.built"

@@ -28,6 +28,7 @@ page             |                                  |                           
 lint             |                                  |                                            | make lint ARGS="--commits 20 --seconds 60"
 libcxx           |                                  |                                            |
 neon             |                                  |                                            |
+arm64            |                                  |                                            |
 asan             |                                  |                                            |
 tsan             |                                  |                                            |
 fuzz             |                                  |                                            | make fuzz SECONDS=5
@@ -87,7 +88,7 @@ serve_once() {
 clean_a_clone() {
   local clone status=0
   clone=$(mktemp -d)
-  git clone -q "$repo" "$clone" && mkdir "$clone"/build{,-asan,-bare,-fuzz,-package,-tsan,-wheel} && make -C "$clone" clean || status=1
+  git clone -q "$repo" "$clone" && mkdir "$clone"/build{,-arm64,-asan,-bare,-fuzz,-package,-tsan,-wheel} && make -C "$clone" clean || status=1
   ! compgen -G "$clone/build*" || status=1
   rm -rf "$clone"
   return "$status"

@@ -111,9 +111,10 @@ recipe_key() {
   { cat "$repo/cmake/$1"/*; head -n 1 <<<"$compiler"; } | sha256sum | cut -c1-8
 }
 llama_build_dir() { echo "$cache/llama-$llama_version-$(recipe_key llama)-${1:-$(cpu_key)}"; }
+# XGrammar is compiled for any CPU of this kind; xgrammar_build_dir arm64-KEY: for those of scripts/arm64_sysroot.sh.
+xgrammar_build_dir() { echo "$xgrammar_sources-$(recipe_key xgrammar)${1:+-$1}"; }
 # What links with a folder that scripts/old_libc.sh made.
 old_libc_flags() { echo "-fuse-ld=lld -B$1/libc -L$1/libc -static-libgcc -Wl,--no-undefined"; }
-xgrammar_build_dir() { echo "$xgrammar_sources-$(recipe_key xgrammar)"; }
 
 # build_foreign RECIPE FOLDER WHAT SOURCES FLAGS TARGET...: compiles targets of cmake/RECIPE (SOURCES: its option for them) into
 # FOLDER, configured with what is in build_options, too.

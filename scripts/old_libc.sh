@@ -4,7 +4,7 @@
 #                             Nothing runs with these: CMake puts lib, where it knows files, into programs as a place to look for libraries
 #   libc/libstdc++.so         Debian's libstdc++.a as one shared library, as exceptions cross our files; in run it has the name under which it runs
 #   lib/*.a                   libraries that Debian has only as shared ones, from its source packages of the same versions
-# (docs/adr/0073-one-wheel.md)
+# (docs/decisions.md, "One wheel")
 source "$(dirname "$0")/lib.sh"
 
 zig_version=0.17.1

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# wheel.sh            builds the wheel and the tarball, build-wheel/coppice-VERSION-…, and tests them in bare Debians 11 to 13 (as root)
+# wheel.sh            builds the wheel and the tarball, build-wheel/coppice-VERSION-…, and tests them in bare Debians 11 to 13 and in a container
+#                     (as root)
 # wheel.sh --build    only builds them
-# Further arguments go to pytest.
+# Further arguments go to pytest: -k container, say.
 source "$(dirname "$0")/lib.sh"
 
 only_build=
@@ -14,10 +15,10 @@ build="$repo/build-wheel"
 "$repo/scripts/licences.sh" --wheel >"$build/copyright"
 
 # The package's tree, in which the program's own kernels and ggml's are for any x86-64 machine.
-rm -rf "$build/root" "$build"/coppice-*.{whl,tar.gz}
-DESTDIR="$build/root" logged "installing" "$build/install.log" cmake --install "$build" --strip || die "The program could not be installed (log: $build/install.log)."
+rm -rf "$build/tree" "$build"/coppice-*.{whl,tar.gz}
+DESTDIR="$build/tree" logged "installing" "$build/install.log" cmake --install "$build" --strip || die "The program could not be installed (log: $build/install.log)."
 version=$(sed -nE 's/^project\(coppice VERSION ([0-9.]+) .*/\1/p' "$repo/CMakeLists.txt")
-python3 "$repo/packaging/wheel/pack.py" --version "$version" --tree "$build/root/usr" --licences "$build/copyright" --out "$build" >/dev/null ||
+python3 "$repo/packaging/wheel/pack.py" --version "$version" --tree "$build/tree/usr" --licences "$build/copyright" --out "$build" >/dev/null ||
   die "The wheel could not be packed."
 ln -f "$build"/coppice-*.tar.gz "$build/coppice.tar.gz" # a second name, without the version
 for file in "$build"/coppice-*.{whl,tar.gz}; do
@@ -26,7 +27,7 @@ done
 [[ -z $only_build ]] || exit 0
 
 ((EUID == 0)) || die "The wheel is built. Its test makes bare Debians in a folder, and needs root for that."
-"$repo/scripts/packages.sh" debootstrap iproute2 qemu-user-static
+"$repo/scripts/packages.sh" debootstrap iproute2 qemu-user-static podman runc netavark iptables catatonit
 "$repo/scripts/build.sh" release coppice
 python_env venv tests/e2e/requirements.txt "the test clients"
 python_env auditwheel packaging/wheel/requirements.txt "auditwheel"

@@ -1,7 +1,9 @@
-// The tree kernel's time on this GPU, one layer of an 8B shape (32/8 heads x 128, bf16), for the steps of docs/benchmarks.md.
+// The tree kernel's time on this GPU, one layer of an 8B shape (32/8 heads x 128, bf16), for the steps of
+// bench/README.md.
 //
-// Timed inside a CUDA graph that attends over each of several pools in turn, so that nothing of a pool is left in the L2 cache;
-// planning apart. The floor is the step's different bytes over the bandwidth that a device-to-device copy reaches in this run.
+// Timed inside a CUDA graph that attends over each of several pools in turn, so that nothing of a pool is left in the
+// L2 cache; planning apart. The floor is the step's different bytes over the bandwidth that a device-to-device copy
+// reaches in this run.
 //   attention_cuda_bench [--replays N] [--json FILE] [--chunk BLOCKS] [--bundle BLOCKS] [--sweep] [--only PART_OF_NAME]
 //     [--plain: the kernel for GPUs without wgmma] [--int8: its int8 blocks] [--dim VALUES_OF_A_HEAD]
 #include <cuda_runtime_api.h>
@@ -144,7 +146,8 @@ class Bench {
     }
   }
 
-  /// What other chunks take, with short runs bundled and with longer ones bundled, too; and the chosen ones without merging.
+  /// What other chunks take, with short runs bundled and with longer ones bundled, too; and the chosen ones without
+  /// merging.
   void sweep(Options options) const {
     for (const int bundled : {2, 8}) {
       std::printf("  runs up to %d blocks bundled; us by chunk:", bundled);

@@ -1,6 +1,8 @@
-// Products with packed weights on this GPU, shapes of an 8B model. Beside each its bound: the packed weights' bytes over the bandwidth
-// that a device-to-device copy reaches in this run; for many rows, the share of the tensor cores' bf16 rate (989 TFLOP/s). Timed inside a CUDA graph over several matrices in turn.
-//   matmul_cuda_bench [--json FILE] [--quick: Q4_K and BF16 only] [--sweep: thread blocks of several kinds, Q4_K and Q6_K]
+// Products with packed weights on this GPU, shapes of an 8B model. Beside each its bound: the packed weights' bytes
+// over the bandwidth that a device-to-device copy reaches in this run; for many rows, the share of the tensor cores'
+// bf16 rate (989 TFLOP/s). Timed inside a CUDA graph over several matrices in turn.
+//   matmul_cuda_bench [--json FILE] [--quick: Q4_K and BF16 only] [--sweep: thread blocks of several kinds, Q4_K and
+//   Q6_K]
 #include <cstdio>
 #include <cstring>
 #include <exception>

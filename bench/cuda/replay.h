@@ -1,4 +1,5 @@
-// Timing on a GPU: launches inside a CUDA graph, over several pools in turn so that nothing of one is left in the L2 cache.
+// Timing on a GPU: launches inside a CUDA graph, over several pools in turn so that nothing of one is left in the L2
+// cache.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,7 +1,6 @@
-// A decode step of an 8B Llama shape on this GPU, from tokens to tokens, as one CUDA graph, and a prompt to its last row's logits: random
-// weights, made here. Beside each its
-// bound: the bytes of all weights and of the keys and values that some row sees, over the bandwidth that a device-to-device copy
-// reaches in this run.
+// A decode step of an 8B Llama shape on this GPU, from tokens to tokens, as one CUDA graph, and a prompt to its last
+// row's logits: random weights, made here. Beside each its bound: the bytes of all weights and of the keys and values
+// that some row sees, over the bandwidth that a device-to-device copy reaches in this run.
 //   step_cuda_bench [--json FILE] [--only TEXT]    TEXT: steps that have it in "weights, step"
 #include <cmath>
 #include <cstdio>

@@ -1,6 +1,6 @@
-// Times the attention kernel on steps of one layer and reports it against the machine's read bandwidth: time, bytes read
-// per unique byte, share of the bound. The first and last row of every result are also checked against plain attention in
-// double precision.
+// Times the attention kernel on steps of one layer and reports it against the machine's read bandwidth: time, bytes
+// read per unique byte, share of the bound. The first and last row of every result are also checked against plain
+// attention in double precision.
 //   attention_bench --filter 8b/16k --simd AVX3_DL,AVX2 --threads 1,2 --csv figures.csv
 //
 // What is to be compared takes turns: in each round all formats, all instruction sets and the bandwidth itself are
@@ -48,8 +48,8 @@ std::size_t layers_to_run(const Step& step, std::size_t enough_bytes) {
   return std::min(step.layers.size(), std::max(step.c.layers_of(enough_bytes), work));
 }
 
-/// Adds one round to the row. Plan and schedule are made outside the time taken: a server keeps the plan, too, and makes a
-/// schedule in some 1/1,000 of a step (`bookkeeping` of `coppice bench`).
+/// Adds one round to the row. Plan and schedule are made outside the time taken: a server keeps the plan, too, and
+/// makes a schedule in some 1/1,000 of a step (`bookkeeping` of `coppice bench`).
 void measure(Step& step, int repetitions, std::size_t enough_bytes, Row& row) {
   const test::AttentionCase& what = step.c.what;
   attention::SharePlanner planner(what.group);

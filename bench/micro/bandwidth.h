@@ -8,7 +8,8 @@
 namespace coppice::bench {
 
 /// Bytes per second of summing up the arena, for each repetition: what a kernel that only reads could reach.
-/// REQUIRES: the arena is beyond_caches() (memory_check.h); a smaller one may be in a cache, and no row is judged by it.
+/// REQUIRES: the arena is beyond_caches() (memory_check.h); a smaller one may be in a cache, and no row is judged by
+/// it.
 std::vector<double> read_bandwidth(const HugeBuffer& arena, int n_threads, int repetitions);
 
 }  // namespace coppice::bench

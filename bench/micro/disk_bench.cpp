@@ -1,6 +1,7 @@
-// What the disk store costs on this disk: build/bench/disk_bench FOLDER [--pieces N] [--bytes N] [--readers N] [--writers N] [--index N]
-// It fills the folder, writes as many pieces over them, reads them in another order, opens the folder again, and empties it. Root drops the
-// system's caches before reads and opening; else they are warm. --index N: N files of no contents instead, and how long opening takes.
+// What the disk store costs on this disk: build/bench/disk_bench FOLDER [--pieces N] [--bytes N] [--readers N]
+// [--writers N] [--index N] It fills the folder, writes as many pieces over them, reads them in another order, opens
+// the folder again, and empties it. Root drops the system's caches before reads and opening; else they are warm.
+// --index N: N files of no contents instead, and how long opening takes.
 #include <fmt/format.h>
 #include <unistd.h>
 

@@ -1,9 +1,10 @@
-// What KV events cost at 1,000 blocks a second: a cache whose every block evicts one, told to a subscriber over ZeroMQ, and the same cache alone, in turn.
+// What KV events cost at 1,000 blocks a second: a cache whose every block evicts one, told to a subscriber over ZeroMQ,
+// and the same cache alone, in turn.
 //
 //   events_bench [--pairs 12] [--seconds 3] [--blocks 1000]
 //
-// Each pair says how much processor time a second of both takes: of the engine's thread, in which it makes steps longer, and of the sender's threads. Goal: the
-// first is at most 1 % of a second.
+// Each pair says how much processor time a second of both takes: of the engine's thread, in which it makes steps
+// longer, and of the sender's threads. Goal: the first is at most 1 % of a second.
 #include <fmt/format.h>
 #include <zmq.h>
 

@@ -1,10 +1,11 @@
-// Reads JSON schemas, one a line as {"name": ..., "schema": ...}, and writes a line about each: whether it is accepted, how
-// long that and its masks took, and texts that were drawn at random from what the masks allow. bench/structured.py validates
-// the texts.
+// Reads JSON schemas, one a line as {"name": ..., "schema": ...}, and writes a line about each: whether it is accepted,
+// how long that and its masks took, and texts that were drawn at random from what the masks allow. bench/structured.py
+// validates the texts.
 //
 //   build/bench/grammar_bench MODEL.gguf TEXTS TOKENS <schemas.jsonl >results.jsonl
 //
-// Or compiles so many different grammars, regexes, choices and schemas in turn, and says how much memory the process has then:
+// Or compiles so many different grammars, regexes, choices and schemas in turn, and says how much memory the process
+// has then:
 //
 //   build/bench/grammar_bench MODEL.gguf many GRAMMARS
 #include <fmt/format.h>
@@ -30,7 +31,7 @@
 #include <vector>
 
 #include "grammar/matcher.h"
-#include "server/schema/json_schema.h"
+#include "grammar/schema/json_schema.h"
 #include "text/vocabulary.h"
 
 namespace coppice {
@@ -57,8 +58,8 @@ grammar::Words words_of(const text::Vocabulary& vocabulary) {
   return words;
 }
 
-/// Draws texts. Evenly drawn tokens would never end a string or a list: those that are short and close something are preferred
-/// half of the time.
+/// Draws texts. Evenly drawn tokens would never end a string or a list: those that are short and close something are
+/// preferred half of the time.
 class Writer {
  public:
   Writer(const grammar::Words& words, unsigned seed) : words_(words), random_(seed) {
@@ -131,7 +132,7 @@ boost::json::object measure(const boost::json::value& schema, const grammar::Com
   boost::json::object out;
   try {
     auto start = Clock::now();
-    const grammar::Source source{.kind = grammar::Kind::kJsonSchema, .text = server::enforceable_schema(schema)};
+    const grammar::Source source{.kind = grammar::Kind::kJsonSchema, .text = grammar::enforceable_schema(schema)};
     out["walk_us"] = micros_since(start);
     start = Clock::now();
     const auto grammar = compiler.compile(source);
@@ -147,7 +148,7 @@ boost::json::object measure(const boost::json::value& schema, const grammar::Com
     out["texts"] = std::move(texts);
     out["mask_us"] = std::move(masks);
     out["accept_us"] = std::move(accepts);
-  } catch (const server::SchemaError& e) {
+  } catch (const grammar::SchemaError& e) {
     out["keyword"] = e.keyword();
     out["error"] = e.what();
   } catch (const grammar::GrammarError& e) {

@@ -90,8 +90,8 @@ void insert_with_eviction(benchmark::State& state) {
 BENCHMARK(insert_with_eviction)->Arg(10'000)->Arg(100'000)->Arg(1'000'000)->Unit(benchmark::kMicrosecond);
 
 /// The prompts that fill the tree, in random order, in processor time. Between two of them something else takes the
-/// processor's caches, as a model's step does: so none of the tree is there, whatever its size. The prompt is: it was just
-/// tokenized.
+/// processor's caches, as a model's step does: so none of the tree is there, whatever its size. The prompt is: it was
+/// just tokenized.
 void match_32k(benchmark::State& state) {
   FullTree tree(state.range(0), kLongPrompt - kSystemPrompt);
   // All that fit but for two: what the last ones evict is old.

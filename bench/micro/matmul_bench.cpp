@@ -1,5 +1,5 @@
-// What a quantised product costs (ADR 0011), with its weights in a core's own cache and with weights from memory, as each
-// step meets them. tests/matmul checks the results.
+// What a quantised product costs (docs/decisions.md, "Packed products on CPUs"), with its weights in a core's own cache
+// and with weights from memory, as each step meets them. tests/matmul checks the results.
 //   matmul_bench --type q4_1 --rows 1,4,8,16 --threads 1,2
 #include <fmt/format.h>
 #include <hwy/aligned_allocator.h>

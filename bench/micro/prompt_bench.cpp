@@ -1,6 +1,7 @@
-// How long a prompt takes before its first step, for one thread: the body's JSON, the chat template, special names, tokens; new, and
-// again with some words more. Of each the least of several runs, in the thread's own time. With THREADS also that many chats of TOKENS at
-// once, a thread each, which share no text: how many tokens a second all together make.
+// How long a prompt takes before its first step, for one thread: the body's JSON, the chat template, special names,
+// tokens; new, and again with some words more. Of each the least of several runs, in the thread's own time. With
+// THREADS also that many chats of TOKENS at once, a thread each, which share no text: how many tokens a second all
+// together make.
 //
 //   ninja -C build prompt_bench && build/bench/prompt_bench MODEL.gguf TEXT [TOKENS [THREADS]]
 //

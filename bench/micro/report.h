@@ -29,8 +29,8 @@ struct Row {
   double best() const;
 };
 
-/// Owns the CSV file. Times are medians, of one layer; `best` is the shortest wall time, for shared machines. `share` is
-/// the least time that memory allows (unique bytes over bandwidth), over the wall time.
+/// Owns the CSV file. Times are medians, of one layer; `best` is the shortest wall time, for shared machines. `share`
+/// is the least time that memory allows (unique bytes over bandwidth), over the wall time.
 class Report {
  public:
   explicit Report(const std::string& csv_path);  ///< empty: no CSV

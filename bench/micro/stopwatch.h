@@ -25,8 +25,8 @@ class Barrier {
   virtual void wait() = 0;
 };
 
-/// Calls step(worker, barrier) on n_threads threads, once to warm up, then `repetitions` times. Workers of a step may wait
-/// at the barrier, all equally often.
+/// Calls step(worker, barrier) on n_threads threads, once to warm up, then `repetitions` times. Workers of a step may
+/// wait at the barrier, all equally often.
 Samples time_step(int n_threads, int repetitions, const std::function<void(int, Barrier&)>& step);
 
 }  // namespace coppice::bench

@@ -46,7 +46,7 @@ class Outside::Names final : public tier::Store {
     return true;
   }
   void forget(const tier::Which&) override { index_.clear(); }
-  bool is_at(tier::Place) const override { return true; }
+  bool is_at(tier::StoreKind) const override { return true; }
   std::vector<tier::Counters> places() const override { return {}; }
   void stop(tier::Clock::time_point) override {}
 

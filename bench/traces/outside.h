@@ -1,5 +1,6 @@
-// Outside: a second tier for a replay: what the engine would store there (engine/outflow.h decides), found again at once, and forgotten in the order of
-// use (tier/disk/piece_index.h). Only names lie there, no bytes. kv::Cache of one group.
+// Outside: a second tier for a replay: what the engine would store there (engine/outflow.h decides), found again at
+// once, and forgotten in the order of use (tier/disk/piece_index.h). Only names lie there, no bytes. kv::Cache of one
+// group.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +23,8 @@ class Outside {
   Outside(const Outside&) = delete;
   Outside& operator=(const Outside&) = delete;
 
-  /// How far a prompt is in the pool or here, if `base` tokens, whole blocks, are in the pool. What is found counts as used.
+  /// How far a prompt is in the pool or here, if `base` tokens, whole blocks, are in the pool. What is found counts as
+  /// used.
   std::int32_t reach(std::span<const kv::Token> prompt, std::int32_t base);
   /// A sequence started on so many tokens.
   void started(kv::SeqId seq, std::int32_t tokens) { outflow_.keep(seq, tokens); }

@@ -24,8 +24,8 @@ struct Beside {
   bool all_evicted = false;  ///< also what was used once goes there
 };
 
-/// One request after another: admit, extend and publish in steps of kTraceBlock tokens, finish. No answer is decoded: the
-/// trace doesn't say what was answered. Each id becomes kTraceBlock tokens that no other id has. The pool holds
+/// One request after another: admit, extend and publish in steps of kTraceBlock tokens, finish. No answer is decoded:
+/// the trace doesn't say what was answered. Each id becomes kTraceBlock tokens that no other id has. The pool holds
 /// `budget` * kTraceBlock tokens, the running request's included.
 Replayed replay(const Trace& trace, std::int32_t budget, int block_size, std::optional<Beside> beside = {});
 

@@ -1,5 +1,5 @@
-// What share of a trace's prompt tokens the cache serves at several budgets: coppice's own cache, plain LRU, the offline
-// optimum and a cache without end. Writes one JSON object.
+// What share of a trace's prompt tokens the cache serves at several budgets: coppice's own cache, plain LRU, the
+// offline optimum and a cache without end. Writes one JSON object.
 //   traces_bench FILE     one JSON object a line, with timestamp and hash_ids
 #include <fmt/format.h>
 

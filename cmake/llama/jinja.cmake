@@ -1,6 +1,6 @@
 # Mends llama.cpp's interpreter of chat templates. A template comes with a model's file: it is foreign, and the interpreter
 # bounds nothing. So all that makes, joins or walks values says what it is about to do (`on_work`), and coppice's
-# src/text/template_work.cpp throws from there when it is too much, of bytes, time or stack. Without one, as in llama.cpp's
+# src/text/template_limits.cpp throws from there when it is too much, of bytes, time or stack. Without one, as in llama.cpp's
 # own server, nothing is bounded. Some steps are made linear, since a client's text could make them take seconds.
 
 # What is counted: all values, ...

@@ -3,12 +3,12 @@
 //
 //   f16     head_dim IEEE halves.
 //   int8    an f16 scale, then head_dim signed bytes: rotated value = scale * byte.
-//   turbo4  an f16 scale, then four-bit codes: rotated value = scale * kTurbo4Levels[code]. Sixteen bytes hold 32 values:
-//           byte j has value j in its low half and value j + 16 in its high half, so that a vector of up to 16
+//   turbo4  an f16 scale, then four-bit codes: rotated value = scale * kTurbo4Levels[code]. Sixteen bytes hold 32
+//           values: byte j has value j in its low half and value j + 16 in its high half, so that a vector of up to 16
 //           lanes unpacks in order with one shift. A last group of 16 values leaves the high halves 0.
 //
-// Scales are not negative, as kernels rely on, and lie beside the values that they scale, so whoever copies a slot's row
-// copies all there is.
+// Scales are not negative, as kernels rely on, and lie beside the values that they scale, so whoever copies a slot's
+// row copies all there is.
 //
 // int8 and turbo4 hold rotated vectors, which spreads what a few large channels hold over all of them (QuaRot, Ashkboos
 // et al. 2024; TurboQuant, Zandieh et al. 2025): signs of some values flip, then a normalised Walsh-Hadamard transform.

@@ -21,8 +21,8 @@ struct HeadShape {
   friend bool operator==(const HeadShape&, const HeadShape&) = default;
 };
 
-/// One layer's keys and values: blocks of block_size slots, a slot's row is n_kv_head heads of head_bytes each. Block b begins
-/// b * block_stride bytes behind block 0. Borrowed.
+/// One layer's keys and values: blocks of block_size slots, a slot's row is n_kv_head heads of head_bytes each. Block b
+/// begins b * block_stride bytes behind block 0. Borrowed.
 struct PoolView {
   KvFormat format = KvFormat::kF16;
   int block_size = 0;

@@ -1,6 +1,9 @@
-// Another KV format: kv_format.h, this file, and in cpu/ kv_codec.cpp, kv_encode-inl.h and kv_load-inl.h. What is not f16 or int8 is taken for turbo4
-// in head_bytes(), here and in kv_encode-inl.h: look for kInt8. Its name: serve_options.cpp, bench.cpp, bench/micro/attention_bench.cpp,
-// bench/bounds.py, scripts/bench-quality.sh.
+// Another KV format: kv_format.h, this file, and in cpu/ kv_codec.cpp, kv_encode-inl.h and kv_load-inl.h. What is not
+// f16 or int8 is taken for turbo4 in head_bytes(), here and in kv_encode-inl.h: look for kInt8. Heads that it can't
+// hold: row_bytes() in executor/base/page_layout.cpp. On GPUs it must be refused until they know it:
+// misfit_of_options() in cli/devices.cpp, checked_format() in executor/cuda/cuda_executor.cpp. Its name:
+// serve_options.cpp, other_servers.cpp, bench.cpp, bench/micro/attention_bench.cpp, bench/bounds.py,
+// scripts/bench-quality.sh.
 #include "attention/reference.h"
 
 #include <algorithm>
@@ -48,8 +51,8 @@ std::vector<double> digit_sums(const std::vector<double>& x, std::size_t n, std:
   return sums;
 }
 
-/// The inverse rotation: x[i] = sign[i] * sum over j of (-1)^popcount(i & j) y[j] / sqrt(piece). The sum is made for the lower half of j's bits
-/// first, then for the upper half: most of what tests of formats do is this.
+/// The inverse rotation: x[i] = sign[i] * sum over j of (-1)^popcount(i & j) y[j] / sqrt(piece). The sum is made for
+/// the lower half of j's bits first, then for the upper half: most of what tests of formats do is this.
 void rotate_back(std::vector<double>& y) {
   const int n = static_cast<int>(y.size());
   for (int at = 0, piece = 0; at < n; at += piece) {

@@ -14,7 +14,8 @@ namespace coppice::attention {
 std::vector<double> stored_head(const HeadShape& heads, const PoolView& pool, const std::byte* base, kv::Slot slot,
                                 int kv_head);
 
-/// q, out: [n_rows, n_head, head_dim] f32. sinks: [n_head], scores that weigh in each row's softmax and have no value; empty: none.
+/// q, out: [n_rows, n_head, head_dim] f32. sinks: [n_head], scores that weigh in each row's softmax and have no value;
+/// empty: none.
 void attend_reference(const HeadShape& heads, const PoolView& pool, const kv::GroupSpec& group,
                       std::span<const SequenceRows> sequences, std::span<const float> q, std::span<float> out,
                       std::span<const float> sinks = {});

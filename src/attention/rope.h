@@ -1,6 +1,6 @@
-// Rope: rotary position embedding (RoFormer, Su et al. 2021, section 3.4.2). Pair i of a head turns by position * scale /
-// (base^(2 i / dims) * factor[i]). Positions may have three parts, each of which turns its own pairs (M-RoPE: Qwen2-VL, Wang et al. 2024,
-// section 2.1).
+// Rope: rotary position embedding (RoFormer, Su et al. 2021, section 3.4.2). Pair i of a head turns by position * scale
+// / (base^(2 i / dims) * factor[i]). Positions may have three parts, each of which turns its own pairs (M-RoPE:
+// Qwen2-VL, Wang et al. 2024, section 2.1).
 //
 // Immutable; any thread may use it.
 #pragma once
@@ -13,8 +13,8 @@
 
 namespace coppice::attention {
 
-/// YaRN (Peng et al. 2023, section 3.2): pairs that turn more often than beta_fast times in the original context are not scaled,
-/// those that turn less often than beta_slow times are, between the two lies a ramp.
+/// YaRN (Peng et al. 2023, section 3.2): pairs that turn more often than beta_fast times in the original context are
+/// not scaled, those that turn less often than beta_slow times are, between the two lies a ramp.
 struct Yarn {
   double beta_fast = 32, beta_slow = 1;
   double original_context = 0;  ///< tokens
@@ -37,8 +37,8 @@ struct RopeShape {
 
 class Rope {
  public:
-  /// Reads the factors, keeps nothing of them. REQUIRES: base, scale, factors and magnitude are positive; with YaRN the base
-  /// is above 1.
+  /// Reads the factors, keeps nothing of them. REQUIRES: base, scale, factors and magnitude are positive; with YaRN the
+  /// base is above 1.
   explicit Rope(const RopeShape& shape);
 
   bool halves() const { return halves_; }
@@ -49,17 +49,19 @@ class Rope {
   std::size_t turn_size() const { return 4 * angles_.size(); }
 
   bool has_axes() const { return !axes_.empty(); }  ///< positions have three parts
+  /// [dims / 2] The part of a position that turns the pair; empty: positions have one.
+  std::span<const std::uint8_t> axes() const { return axes_; }
 
-  /// What values at a position are multiplied by, and then what the pairs' other values are: [2, dims]. Their sum is the
-  /// turned value.
+  /// What values at a position are multiplied by, and then what the pairs' other values are: [2, dims]. Their sum is
+  /// the turned value.
   void turn(int position, float* to) const { turn({position, position, position}, to); }
   void turn(const RopeAxes& position, float* to) const;
 
  private:
   bool halves_;
   double base_, magnitude_;
-  std::vector<double> angles_;      ///< [dims / 2] of position 1
-  std::vector<std::uint8_t> axes_;  ///< [dims / 2] the part of a position that turns the pair; empty: there is one
+  std::vector<double> angles_;  ///< [dims / 2] of position 1
+  std::vector<std::uint8_t> axes_;
 };
 
 }  // namespace coppice::attention

@@ -1,5 +1,5 @@
-// Deliberate faults, compiled in only for tests that prove that others would see them (COPPICE_FAULTS). A part of the program that has some lists them in an
-// enum of its own, whose first is kNone.
+// Deliberate faults, compiled in only for tests that prove that others would see them (COPPICE_FAULTS). A part of the
+// program that has some lists them in an enum of its own, whose first is kNone.
 #pragma once
 
 namespace coppice::check {

@@ -1,19 +1,25 @@
-// Mutex, Lock, Condition: the standard's, and the compiler checks (-Wthread-safety, an error) that what COPPICE_GUARDED_BY names a mutex
-// for is touched under its lock only. The standard library's own types carry no such marks.
+// Mutex, Lock, Condition: the standard's, and the compiler checks (-Wthread-safety, an error) that what
+// COPPICE_GUARDED_BY names a mutex for is touched under its lock only. The standard library's own types carry no such
+// marks.
 //
-// A predicate given to a wait would be a function of its own, which the compiler thinks to run without the lock: callers loop.
+// Any thread. What throws is what the standard's types throw (std::system_error).
+//
+// A predicate given to a wait would be a function of its own, which the compiler thinks to run without the lock:
+// callers loop.
 #pragma once
 
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
 
+/// Of a member: it is read and written only under a Lock of this mutex.
 #define COPPICE_GUARDED_BY(mutex) __attribute__((guarded_by(mutex)))
 /// Of a function: whoever calls it has the lock.
 #define COPPICE_REQUIRES(mutex) __attribute__((requires_capability(mutex)))
 
 namespace coppice::check {
 
+/// Only a Lock locks it. Not recursive.
 class __attribute__((capability("mutex"))) Mutex {
  public:
   Mutex() = default;
@@ -25,7 +31,8 @@ class __attribute__((capability("mutex"))) Mutex {
   std::mutex mutex_;
 };
 
-/// Holds a mutex until its end, or until unlock().
+/// Holds a mutex from its beginning until its end, or until unlock(). unlock() REQUIRES that it holds it, lock() that
+/// it doesn't. A Lock belongs to the thread that made it.
 class __attribute__((scoped_lockable)) Lock {
  public:
   explicit Lock(Mutex& mutex) __attribute__((acquire_capability(mutex))) : lock_(mutex.mutex_) {}
@@ -41,14 +48,15 @@ class __attribute__((scoped_lockable)) Lock {
   std::unique_lock<std::mutex> lock_;
 };
 
-/// std::condition_variable.
+/// std::condition_variable. Who waits holds the mutex that guards what is waited for; who notifies need not hold it.
 class Condition {
  public:
   void notify_one() noexcept { condition_.notify_one(); }
   void notify_all() noexcept { condition_.notify_all(); }
-  /// Gives the lock up while it sleeps, and has it again. It may return for no reason.
+  /// Gives the lock up while it sleeps, and has it again when it returns, which may be for no reason: the caller looks
+  /// at what it waits for, in a loop. REQUIRES: the lock holds its mutex.
   void wait(Lock& lock) { condition_.wait(lock.lock_); }
-  /// False: it is `until`.
+  /// The same, until a time at the latest. False: that has come.
   template <class Clock, class Duration>
   bool wait_until(Lock& lock, const std::chrono::time_point<Clock, Duration>& until) {
     return condition_.wait_until(lock.lock_, until) == std::cv_status::no_timeout;

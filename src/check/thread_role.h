@@ -1,5 +1,6 @@
-// ThreadRole: a member of what belongs to one thread. Its entries assert mine(): the first thread that comes has the role, and another one
-// breaks the contract. The compiler could check that only as far as no coroutine and no callback lies between.
+// ThreadRole: a member of what belongs to one thread. Its entries assert mine(): the first thread that comes has the
+// role, and another one breaks the contract. The compiler could check that only as far as no coroutine and no callback
+// lies between.
 #pragma once
 
 #include <atomic>

@@ -88,7 +88,8 @@ class Bench {
     events_.clear();
     if (!engine_.step()) throw std::runtime_error(kPoolTooSmall);
     for (const engine::Event& event : events_) {
-      if (event.refusal) throw std::runtime_error("a request of the benchmark was refused: " + event.message);
+      if (const auto* refused = std::get_if<engine::Refused>(&event.news))
+        throw std::runtime_error("a request of the benchmark was refused: " + refused->message);
     }
     return events_;
   }
@@ -102,9 +103,9 @@ class Bench {
   engine::Engine engine_;
 };
 
-/// Tokens a second of a prefill behind `depth` tokens of the same prompt, however many steps it takes: recurrent layers keep states, and
-/// a step ends at each. With a step ahead, the engine has submitted the next one when a step's answer is there: it then has the device to
-/// itself, so the clock starts there.
+/// Tokens a second of a prefill behind `depth` tokens of the same prompt, however many steps it takes: recurrent layers
+/// keep states, and a step ends at each. With a step ahead, the engine has submitted the next one when a step's answer
+/// is there: it then has the device to itself, so the clock starts there.
 double time_prefill(executor::Executor& executor, int depth, std::uint64_t seed) {
   Bench bench(executor, seed);
   bench.submit(bench.random_tokens(depth + kStepTokens), 1);
@@ -187,7 +188,7 @@ Figures time_gaps(executor::Executor& executor, std::uint64_t seed) {
   for (bool done = false; !done;) {
     for (const engine::Event& event : bench.step()) {
       if (event.request == stream) busy.push_back(lap());
-      if (event.request == prompt && event.done) done = true;
+      if (event.request == prompt && event.ended) done = true;
     }
   }
   std::ranges::sort(busy);

@@ -18,9 +18,9 @@ struct Quality {
   double same_top = 0;  ///< share of positions at which both think the same token most likely
 };
 
-/// Cuts the text into windows of `window` tokens, each fed in chunks of `chunk` to an empty sequence; every position but a
-/// window's last predicts the token behind it. A rest shorter than a window is left out.
-/// REQUIRES: the same model; both pools hold a window; both take chunks of that many rows.
+/// Cuts the text into windows of `window` tokens, each fed in chunks of `chunk` to an empty sequence; every position
+/// but a window's last predicts the token behind it. A rest shorter than a window is left out. REQUIRES: the same
+/// model; both pools hold a window; both take chunks of that many rows.
 Quality compare_quality(executor::Executor& reference, executor::Executor& tested, std::span<const kv::Token> text,
                         int window, int chunk);
 

@@ -9,15 +9,16 @@
 
 namespace coppice::cli {
 
-/// Of a CPU's step in which nothing decodes, at most (engine/step_budget.h). Many threads gain by it, 16 some 11 to 18 %; two lose as
-/// much, since so many rows leave their caches.
+/// Of a CPU's step in which nothing decodes, at most (engine/step_budget.h). Many threads gain by it, 16 some 11 to 18
+/// %; two lose as much, since so many rows leave their caches.
 inline constexpr int kAloneTokens = 2048, kAloneTokensPerThread = 128;
 
 inline int alone_tokens(const executor::Executor& executor) {
   return std::min(kAloneTokens, kAloneTokensPerThread * executor.thread_figures().most);
 }
 
-/// The most tokens of one sequence in a step of `most`. More than a window would take more of the pool for each sequence.
+/// The most tokens of one sequence in a step of `most`. More than a window would take more of the pool for each
+/// sequence.
 inline std::int32_t chunk_tokens(const executor::ExecutorInfo& info, std::int32_t step_tokens, std::int32_t most) {
   for (const kv::GroupSpec& group : info.groups)
     if (group.window > 0) most = std::min(most, group.window);

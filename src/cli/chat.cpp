@@ -54,7 +54,8 @@ struct ChatOptions {
   int max_tokens = 1024;
 };
 
-/// A text for a terminal: without the control characters by which it could move the cursor, or tell the terminal to type.
+/// A text for a terminal: without the control characters by which it could move the cursor, or tell the terminal to
+/// type.
 std::string harmless(std::string_view text) {
   std::string shown;
   for (std::size_t i = 0; i < text.size(); ++i) {

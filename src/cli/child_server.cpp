@@ -31,13 +31,13 @@ std::uint16_t free_port() {
 }
 
 /// In the child, between fork and exec: only async-signal-safe calls.
-[[noreturn]] void become_server(pid_t parent, int log, char* const* argv) {
+[[noreturn]] void become_server(const char* program, pid_t parent, int log, char* const* argv) {
   port::end_with_parent();
   ::setpgid(0, 0);                        // Ctrl-C is the parent's affair
   if (::getppid() != parent) ::_exit(1);  // the parent died before that
   ::dup2(log, STDOUT_FILENO);
   ::dup2(log, STDERR_FILENO);
-  ::execv("/proc/self/exe", argv);
+  ::execv(program, argv);
   ::_exit(127);
 }
 
@@ -85,8 +85,9 @@ void ChildServer::start(std::vector<std::string> arguments, const std::filesyste
   const int file = ::open(log.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (file < 0) throw std::runtime_error(fmt::format("cannot write {}: {}", log.string(), std::strerror(errno)));
   const pid_t parent = ::getpid();
+  const std::string program = port::program_to_run_again();
   pid_ = ::fork();
-  if (pid_ == 0) become_server(parent, file, argv.data());
+  if (pid_ == 0) become_server(program.c_str(), parent, file, argv.data());
   ::close(file);
   if (pid_ < 0) throw std::runtime_error(fmt::format("cannot start the server: {}", std::strerror(errno)));
 }

@@ -19,8 +19,8 @@ class ChildServer {
   /// How far a load is: "weights", 0 to 1.
   using Progress = std::function<void(const std::string& stage, double fraction)>;
 
-  /// Runs `coppice serve <arguments>` on a free port of 127.0.0.1, with its output in the file `log`, and waits until it
-  /// answers. Throws std::runtime_error, with the log's last line, if it ends, or gets no further for two minutes.
+  /// Runs `coppice serve <arguments>` on a free port of 127.0.0.1, with its output in the file `log`, and waits until
+  /// it answers. Throws std::runtime_error, with the log's last line, if it ends, or gets no further for two minutes.
   ChildServer(std::vector<std::string> arguments, const std::filesystem::path& log, const Progress& progress = {});
   ~ChildServer();
   ChildServer(const ChildServer&) = delete;

@@ -8,8 +8,6 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
-#include <fstream>
-#include <sstream>
 #include <stdexcept>
 #include <string_view>
 #include <thread>
@@ -19,6 +17,7 @@
 #include "cli/demo_calls.h"
 #include "cli/demo_text.h"
 #include "cli/size_text.h"
+#include "port/files.h"
 
 namespace coppice::cli {
 namespace {
@@ -69,23 +68,6 @@ void wait_for_store(std::uint16_t port, std::int64_t pieces) {
   }
 }
 
-/// "ext4 on /dev/vda1", as the system has it. The last mount above the folder counts.
-std::string disk_of(const std::filesystem::path& folder) {
-  std::ifstream mounts("/proc/self/mounts");
-  std::string best, found = "a disk that the system doesn't name";
-  for (std::string line; std::getline(mounts, line);) {
-    std::istringstream words(line);
-    std::string device, place, kind;
-    words >> device >> place >> kind;
-    const std::filesystem::path mount = place;
-    const bool is_above = std::ranges::mismatch(mount, folder).in1 == mount.end();
-    if (!is_above || place.size() < best.size()) continue;
-    best = place;
-    found = fmt::format("{} on {}", kind, device);
-  }
-  return found;
-}
-
 void print_start(std::string_view label, const FirstToken& start, double cold) {
   fmt::print("  {:<34}{:>10.2f} s{:>12}", label, start.seconds, start.cached);
   if (start.cached > 0) fmt::print("   {:.1f}x sooner", cold / start.seconds);
@@ -122,7 +104,7 @@ void run_demo_restart(const std::vector<std::string>& arguments, const std::file
     disk = first_token_of(server.port(), prompt);
   }
   fmt::print("\n  a prompt of {} tokens; its blocks take {} of {}\n\n", tokens, size_text(bytes),
-             disk_of(std::filesystem::absolute(folder)));
+             port::disk_of(std::filesystem::absolute(folder)));
   fmt::print("  {:<34}{:>12}{:>12}\n", "", "first token", "found");
   print_start("computed", cold, cold.seconds);
   print_start("after kill -9 and a restart", disk, cold.seconds);

@@ -1,6 +1,7 @@
-// Another device: a folder executor/DEVICE that implements Executor with all its operators and weights, tree attention in attention/DEVICE
-// (as cuda), and a choice here. ExecutorInfo is all that cache and server see of it. Batch checks, pages, layer groups and rotations
-// are in executor/base.
+// Another device: a folder executor/DEVICE that implements Executor (executor/executor.h) with all its operators and
+// weights, tree attention in attention/DEVICE (as cuda), and a choice here. ExecutorInfo is all that cache and server
+// see of it; moves_blocks says that it runs the operations that store and load blocks (kv/types.h). Batch checks,
+// pages, layer groups and rotations are in executor/base.
 #include "cli/devices.h"
 
 #include <dlfcn.h>

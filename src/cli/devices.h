@@ -1,5 +1,5 @@
-// What computes: this machine's CPU, or an NVIDIA GPU through libcoppice_cuda.so, which lies beside the program or in ../lib/coppice and
-// is loaded when it is wanted.
+// What computes: this machine's CPU, or an NVIDIA GPU through libcoppice_cuda.so, which lies beside the program or in
+// ../lib/coppice and is loaded when it is wanted.
 #pragma once
 
 #include <filesystem>
@@ -34,9 +34,9 @@ class Device {
   executor::cuda::DeviceName gpu_;
 };
 
-/// wanted: "auto", "cpu", "cuda" or "cuda:N". auto takes the first GPU that runs the model with these options, else the CPU, and logs why.
-/// Throws std::runtime_error with one sentence when a GPU is wanted that can't be had. program: the folder of this one; others are for
-/// tests.
+/// wanted: "auto", "cpu", "cuda" or "cuda:N". auto takes the first GPU that runs the model with these options, else the
+/// CPU, and logs why. Throws std::runtime_error with one sentence when a GPU is wanted that can't be had. program: the
+/// folder of this one; others are for tests.
 Device choose_device(const std::string& wanted, const model::Model& model, const executor::GgmlOptions& options,
                      const std::filesystem::path& program = {});
 

@@ -15,8 +15,8 @@ struct HttpReply {
 
 HttpReply http_get(std::uint16_t port, const std::string& path);
 
-/// `so_far` gets the whole of the answer's body that is there, each time more has come. Throws std::runtime_error when the
-/// server can't be reached or breaks off. key: an API key; empty: none is sent.
+/// `so_far` gets the whole of the answer's body that is there, each time more has come. Throws std::runtime_error when
+/// the server can't be reached or breaks off. key: an API key; empty: none is sent.
 HttpReply http_post(std::uint16_t port, const std::string& path, const std::string& json,
                     const std::function<void(std::string_view)>& so_far, const std::string& key = "");
 

@@ -1,4 +1,5 @@
-// Stored responses in the folder of --kv-dir, as a piece of their own, sealed where blocks are. Only who has locked the folder may call them.
+// Stored responses in the folder of --kv-dir, as a piece of their own, sealed where blocks are. Only who has locked the
+// folder may call them.
 #pragma once
 
 #include <filesystem>
@@ -10,7 +11,8 @@
 
 namespace coppice::cli {
 
-/// What the server before has left, which then is gone: so what is deleted doesn't come back after a kill. Empty: nothing, or it doesn't open.
+/// What the server before has left, which then is gone: so what is deleted doesn't come back after a kill. Empty:
+/// nothing, or it doesn't open.
 std::string take_responses(const std::filesystem::path& folder, const std::optional<tier::Seal>& seal);
 /// "": they are safe. Else why not.
 std::string keep_responses(const std::filesystem::path& folder, const std::optional<tier::Seal>& seal,

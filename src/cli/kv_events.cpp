@@ -4,10 +4,11 @@
 #include <spdlog/spdlog.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
+#include <charconv>
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <system_error>
 
 #include "cli/private_file.h"
 #include "kv/digest.h"
@@ -25,14 +26,19 @@ std::string host_of(std::string_view endpoint) {
   return host;
 }
 
+/// ZeroMQ takes a larger number for what is left of it in 16 bits.
+bool is_port(std::string_view text) {
+  std::uint16_t port = 0;
+  const auto [end, error] = std::from_chars(text.begin(), text.end(), port);
+  return error == std::errc() && end == text.end();
+}
+
 /// Empty: it can be bound.
 std::string complaint(const std::string& endpoint) {
   if (endpoint.starts_with(kIpc) && endpoint.size() > kIpc.size()) return "";
   const auto colon = endpoint.rfind(':');
   const bool whole = endpoint.starts_with(kTcp) && colon > kTcp.size() && colon + 1 < endpoint.size();
-  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
-  if (whole && (endpoint.substr(colon + 1) == "*" || std::ranges::all_of(endpoint.substr(colon + 1), is_digit)))
-    return "";
+  if (whole && (endpoint.substr(colon + 1) == "*" || is_port(std::string_view(endpoint).substr(colon + 1)))) return "";
   return "where to listen: tcp://127.0.0.1:5557 or ipc:///run/coppice/events";
 }
 

@@ -1,5 +1,5 @@
-// KvTier: the second place for blocks that `serve` was told of, from the options to the engine. The model's whole content is hashed beside the engine's
-// work: until that is known nothing is stored, nor found.
+// KvTier: the second place for blocks that `serve` was told of, from the options to the engine. The model's whole
+// content is hashed beside the engine's work: until that is known nothing is stored, nor found.
 #pragma once
 
 #include <array>
@@ -51,7 +51,7 @@ struct TierOptions {
   std::filesystem::path secret_file;  ///< to seal with; empty: nothing is sealed
   bool trusts_store = false;          ///< unsealed pieces may lie in Redis
   std::optional<tier::Seal> seal;     ///< settle_tier()
-  tier::RedisAddress redis;           ///< likewise, if there is a url
+  tier::RedisAddress redis;           ///< settle_tier(), if there is a url
 
   bool lasting() const { return !dir.empty() || !url.empty(); }  ///< there is more than memory
   bool wanted() const { return host_bytes > 0 || lasting(); }
@@ -67,11 +67,12 @@ class KvTier {
  public:
   /// Gets the stored responses that a server has left in the folder, once that is this one's. Any thread.
   using Restore = std::function<void(std::string_view text)>;
-  /// Returns at once. family: of devices whose results differ by rounding only. The executor and the engine outlive it, and what `restore` uses does, and
-  /// `told`, which gets what the store holds; null: nobody is told.
+  /// Returns at once. family: of devices whose results differ by rounding only. The executor and the engine outlive it,
+  /// and what `restore` uses does, and `told`, which gets what the store holds; null: nobody is told.
   KvTier(const TierOptions& options, std::vector<model::ModelPart> files, executor::Executor& executor,
          const std::string& family, engine::Engine& engine, Restore restore, events::StoredBlocks* told);
-  /// What is being written is finished: a second's worth of it, the engine has waited for the rest. REQUIRES: the engine has ended, or was never run.
+  /// What is being written is finished: a second's worth of it, the engine has waited for the rest. REQUIRES: the
+  /// engine has ended, or was never run.
   ~KvTier();
   KvTier(const KvTier&) = delete;
   KvTier& operator=(const KvTier&) = delete;

@@ -74,7 +74,8 @@ LocalModel in_repo(const std::string& publisher, const std::string& repo, const 
   return {.name = full + "/" + stem, .served = stem, .aliases = {full, repo, stem}, .path = std::move(path)};
 }
 
-/// models--PUBLISHER--REPO/snapshots/HASH/FILE. Of a file in several snapshots the one that `refs/main` names counts, or the last.
+/// models--PUBLISHER--REPO/snapshots/HASH/FILE. Of a file in several snapshots the one that `refs/main` names counts,
+/// or the last.
 std::vector<LocalModel> hugging_face_models(const fs::path& hub) {
   constexpr std::string_view kPrefix = "models--";
   std::map<std::string, LocalModel> found;

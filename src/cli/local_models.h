@@ -1,4 +1,5 @@
-// Models that lie on this machine already, where other programs have put them, and the names that they can be called by.
+// Models that lie on this machine already, where other programs have put them, and the names that they can be called
+// by.
 #pragma once
 
 #include <filesystem>
@@ -22,8 +23,8 @@ struct ModelPlace {
   std::vector<LocalModel> models;
 };
 
-/// Looks into COPPICE_MODELS (folders, separated by colons), the caches of Hugging Face, Ollama, LM Studio and llama.cpp, and
-/// our own: as the environment says where they are. What can't be read is left out. Opens no model.
+/// Looks into COPPICE_MODELS (folders, separated by colons), the caches of Hugging Face, Ollama, LM Studio and
+/// llama.cpp, and our own: as the environment says where they are. What can't be read is left out. Opens no model.
 std::vector<ModelPlace> local_models();
 
 /// Where Hugging Face's tools and Ollama keep theirs, as the environment says.
@@ -36,8 +37,8 @@ std::filesystem::path own_folder();
 std::vector<LocalModel> models_in(const std::filesystem::path& folder);
 
 /// The file that somebody means who says: a file; a folder with one model; or a local model's name, a part of it
-/// that fits one only, or "publisher/repo:Q4_K_M". Capitals don't count in names. Projectors (mmproj) are no models here.
-/// Throws std::runtime_error: there is none, or several, which it lists.
+/// that fits one only, or "publisher/repo:Q4_K_M". Capitals don't count in names. Projectors (mmproj) are no models
+/// here. Throws std::runtime_error: there is none, or several, which it lists.
 LocalModel find_model(const std::string& wanted);
 
 }  // namespace coppice::cli

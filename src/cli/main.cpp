@@ -1,6 +1,7 @@
 // coppice: an LLM server whose KV cache is one shared tree of blocks.
 //
-// A new command: its add_...() in a file beside this one (models.cpp), and its line in kCommands. Man page and completions are made of its help.
+// A new command: its add_...() in a file beside this one (models.cpp), and its line in kCommands. Man page and
+// completions are made of its help.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>

@@ -31,7 +31,8 @@ CLI::Validator template_variables();
 /// Not "", as an unset variable gives it.
 CLI::Validator given();
 
-/// Web pages' origins, separated by commas; "*", "localhost", "null". Without a scheme one would never match what a browser sends.
+/// Web pages' origins, separated by commas; "*", "localhost", "null". Without a scheme one would never match what a
+/// browser sends.
 CLI::Validator origins();
 
 }  // namespace coppice::cli

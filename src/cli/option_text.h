@@ -1,4 +1,5 @@
-// The commands' options in words, as CLI11 knows them: what --help, the man page and the shells' completions are made from.
+// The commands' options in words, as CLI11 knows them: what --help, the man page and the shells' completions are made
+// from.
 #pragma once
 
 #include <CLI/App.hpp>

@@ -1,12 +1,13 @@
 #include "cli/other_servers.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
 #include <string_view>
+
+#include "port/process.h"
 
 namespace coppice::cli {
 namespace {
@@ -158,7 +159,7 @@ std::vector<std::string> read_other_servers(std::vector<std::string> arguments) 
 std::vector<std::string> unread_variables(const CLI::App& command) {
   constexpr std::string_view kOurs = "LLAMA_ARG_";
   std::vector<std::string> unread;
-  for (char** variable = environ; variable != nullptr && *variable != nullptr; ++variable) {
+  for (char** variable = port::environment(); variable != nullptr && *variable != nullptr; ++variable) {
     const std::string_view text = *variable;
     if (!text.starts_with(kOurs)) continue;
     std::string name(text.substr(0, text.find('=')));

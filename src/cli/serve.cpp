@@ -18,9 +18,6 @@
 #include <system_error>
 #include <utility>
 #include <vector>
-#ifdef __linux__
-#include <malloc.h>
-#endif
 
 #include "cli/cache_config.h"
 #include "cli/devices.h"
@@ -58,18 +55,9 @@ namespace {
 /// Leaves the loader when the server was told to end.
 struct Interrupted {};
 
-/// Of the main thread, which runs the engine, and of all others: recursions over what clients send have limits that fit into it.
+/// Of the main thread, which runs the engine, and of all others: recursions over what clients send have limits that fit
+/// into it.
 constexpr std::size_t kStackBytes = std::size_t{8} << 20;
-
-/// When a large block is freed, glibc raises the size from which it maps blocks one by one, up to 32 MiB. A few large
-/// request bodies are enough: later ones come from its arenas, which keep the memory for good. Fixed thresholds give it back
-/// to the system. No step allocates blocks of this size.
-void keep_memory_flat() {
-#ifdef __GLIBC__
-  mallopt(M_MMAP_THRESHOLD, 1 << 20);
-  mallopt(M_TRIM_THRESHOLD, 4 << 20);
-#endif
-}
 
 void start_logging(const std::string& level) {
   spdlog::set_default_logger(std::make_shared<spdlog::logger>("coppice", std::make_shared<log::StderrSink>()));
@@ -205,7 +193,8 @@ struct ServerEnd {
   }
 };
 
-/// What the files hold, but for the weights, which take long to load. A bad file ends the process here, before the port opens.
+/// What the files hold, but for the weights, which take long to load. A bad file ends the process here, before the port
+/// opens.
 struct Opened {
   model::Model model;
   Device device;
@@ -219,22 +208,21 @@ std::unique_ptr<vision::Pictures> open_projector(ServeOptions& o, const Opened& 
   const bool chosen = !o.mmproj.empty();
   const std::string& file = chosen ? o.mmproj : o.found_mmproj;
   if (file.empty()) return nullptr;
-  if (opened.device.is_gpu()) {
-    if (chosen) throw std::runtime_error("Images are not computed on GPUs yet: --device cpu, or no --mmproj.");
-    spdlog::warn("images are not computed on GPUs yet: {} is left out; --device cpu would use it", file);
-    return nullptr;
-  }
   try {
     vision::ProjectorOptions options = o.projector;
-    options.n_threads = o.ggml.n_threads > 0 ? o.ggml.n_threads : port::find_processors().threads();
+    const int n_threads = o.ggml.n_threads > 0 ? o.ggml.n_threads : port::find_processors().threads();
+    options.n_threads = opened.device.is_gpu() ? std::max(1, n_threads - 1) : n_threads;  // one talks to the GPU
     auto pictures = std::make_unique<vision::Pictures>(
         std::make_unique<vision::Projector>(file, *opened.vocabulary, opened.model.spec.embedding_size(), options),
         o.pictures);
     if (pictures->grids() != opened.model.spec.has_sections())
       throw model::LoadError(
           fmt::format("{}: is another model's projector: only one of both has positions of three parts", file));
-    spdlog::info("images: projector {}, on {} threads; beside steps on {}, for at most a quarter of all threads' time",
-                 file, options.n_threads, port::ThreadsBeside::most(options.n_threads));
+    spdlog::info("images: projector {}, on {} threads{}", file, options.n_threads,
+                 opened.device.is_gpu()
+                     ? " of the CPU, beside steps on the GPU"
+                     : fmt::format("; beside steps on {}, for at most a quarter of all threads' time",
+                                   port::ThreadsBeside::most(options.n_threads)));
     return pictures;
   } catch (const model::LoadError& e) {
     if (chosen) throw;
@@ -253,8 +241,8 @@ void make_room_for_pictures(ServeOptions& o, const Opened& opened) {
   o.engine.step_tokens = least;
 }
 
-/// A GPU wants more of them than the engine's default to be busy (64 prompts at once: the slowest first token comes after 0.33 s instead
-/// of 0.38); on a CPU streams would wait for them.
+/// A GPU wants more of them than the engine's default to be busy (64 prompts at once: the slowest first token comes
+/// after 0.33 s instead of 0.38); on a CPU streams would wait for them.
 constexpr int kGpuStepTokens = 2048;
 
 Opened open_files(ServeOptions& o) {
@@ -385,7 +373,8 @@ server::ServedNames served_names(std::vector<std::string> given, const std::stri
   return names;
 }
 
-/// The cached text behind a prefix may be another client's. Where clients have keys and share prefixes, they get lengths.
+/// The cached text behind a prefix may be another client's. Where clients have keys and share prefixes, they get
+/// lengths.
 server::CacheReports cache_reports(const ServeOptions& o) {
   if (o.cache_report == "off") return server::CacheReports::kOff;
   const bool strangers = has_keys(o) && o.isolate == "none";
@@ -404,7 +393,7 @@ int serve(ServeOptions o, const std::vector<std::string>& unread) {
       "coppice: The model's file was changed or cut while it was served, or its disk fails. To replace a file, write "
       "the new one beside "
       "it and rename that (mv).\n");
-  keep_memory_flat();
+  port::keep_memory_flat();
   start_logging(o.server.api.verbose ? "debug" : o.log_level);
   ServeSignals signals(o.server.drain_seconds);
   place_memory(o.numa);

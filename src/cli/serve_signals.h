@@ -1,4 +1,5 @@
-// What signals do to a server: SIGINT and SIGTERM let what runs finish, a second one ends the process at once, SIGHUP reads the keys again.
+// What signals do to a server: SIGINT and SIGTERM let what runs finish, a second one ends the process at once, SIGHUP
+// reads the keys again.
 #pragma once
 
 #include "check/mutex.h"

@@ -5,8 +5,8 @@
 
 namespace coppice::cli {
 
-/// The models of this machine that can be served, some twenty of them, by the names to give; or how to get one. Lines without
-/// a last line break. Reads the headers of what local_models() finds.
+/// The models of this machine that can be served, some twenty of them, by the names to give; or how to get one. Lines
+/// without a last line break. Reads the headers of what local_models() finds.
 std::string models_to_choose();
 
 }  // namespace coppice::cli

@@ -1,5 +1,6 @@
-// Barriers in shared memory and copies into it: instructions that CUDA C++ has no names for. Barriers and bulk copies are Hopper's (sm_90);
-// thin: each function is one instruction or the loop that belongs to it. Source: the PTX manual, 9.7.
+// Barriers in shared memory and copies into it: instructions that CUDA C++ has no names for. Barriers and bulk copies
+// are Hopper's (sm_90); thin: each function is one instruction or the loop that belongs to it. Source: the PTX
+// manual, 9.7.
 #pragma once
 
 #include <cstdint>
@@ -74,7 +75,8 @@ __device__ inline void bulk_prefetch(const void* from, int bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 }
 
-/// Copies the box that begins at (column, row) of a matrix to shared memory (tensor_map.h; `map`: the CUtensorMap, a kernel's
+/// Copies the box that begins at (column, row) of a matrix to shared memory (tensor_map.h; `map`: the CUtensorMap, a
+/// kernel's
 /// __grid_constant__ parameter); `done` counts its bytes, those outside of the matrix, too.
 __device__ inline void copy_box(std::uint32_t to, const void* map, int column, int row, Barrier done) {
   asm volatile(

@@ -10,8 +10,8 @@
 
 namespace coppice::cuda {
 
-/// A gate as numbers: all are z / (1 + 2^(z (a + b z^2))), since (1 + tanh(x)) / 2 = 1 / (1 + exp(-2 x)). So a kernel that is told the gate
-/// when it runs has it once, without a branch.
+/// A gate as numbers: all are z / (1 + 2^(z (a + b z^2))), since (1 + tanh(x)) / 2 = 1 / (1 + exp(-2 x)). So a kernel
+/// that is told the gate when it runs has it once, without a branch.
 struct GateForm {
   float a = -1.4426950408889634F, b = 0.0F;  ///< 1 / ln 2
   float most = INFINITY;                     ///< z is no more

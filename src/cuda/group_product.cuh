@@ -18,8 +18,9 @@ __device__ inline void wait_for_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kLeft) : "memory");
 }
 
-/// Describes a matrix in shared memory whose rows are kRowBytes = 32, 64 or 128 bytes and swizzled so; eight rows make a group.
-/// kPanelBytes: from one panel to the next, where a product spans several. kGroupBytes: from one group to the next.
+/// Describes a matrix in shared memory whose rows are kRowBytes = 32, 64 or 128 bytes and swizzled so; eight rows make
+/// a group. kPanelBytes: from one panel to the next, where a product spans several. kGroupBytes: from one group to the
+/// next.
 template <int kRowBytes, int kPanelBytes = 16, int kGroupBytes = 8 * kRowBytes>
 __device__ inline std::uint64_t describe(std::uint32_t at) {
   constexpr std::uint64_t kSwizzle = kRowBytes == 128 ? 1 : kRowBytes == 64 ? 2 : 3;
@@ -32,13 +33,14 @@ __device__ inline std::uint64_t behind(std::uint64_t described, std::uint32_t by
   const std::uint32_t low = static_cast<std::uint32_t>(described) + (bytes >> 4);  // no carry: shared memory is smaller
   return (described & 0xFFFFFFFF00000000) | low;
 }
-/// The same in all lanes, and known to be so by the compiler: descriptions then cost a warp's instructions, not its lanes'.
+/// The same in all lanes, and known to be so by the compiler: descriptions then cost a warp's instructions, not its
+/// lanes'.
 __device__ inline std::uint32_t uniform(std::uint32_t x) {
   return __shfl_sync(~0U, x, 0);
 }
 
-// One product of a warpgroup, D (+)= A * B: A 64 x 16 in registers, B 16 x n in shared memory, D 64 x n in n / 2 registers.
-// kTransposed: B's rows in memory are its 16 rows (values); else its n columns (keys).
+// One product of a warpgroup, D (+)= A * B: A 64 x 16 in registers, B 16 x n in shared memory, D 64 x n in n / 2
+// registers. kTransposed: B's rows in memory are its 16 rows (values); else its n columns (keys).
 #define COPPICE_R8(d, i)                                                                                      \
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
       "+f"(d[i + 7])

@@ -1,3 +1,6 @@
+// A new field of a Batch (executor/executor.h) is filled here, and checked in executor/base/batch_check.cpp. On CPUs
+// executor/ggml/graph/step_graph.cpp gives it to the graph; on GPUs executor/cuda/step_memory.cpp to the device, and
+// step_plan.cpp parts steps that are too large. Which rows a step has: scheduler.cpp.
 #include "engine/batch_builder.h"
 
 #include <cstddef>

@@ -18,8 +18,8 @@ struct EngineConfig {
   int scored_rows = 0;  ///< rows of a step whose logits score prompts' tokens; 0: as many as 64 MiB of logits hold
   std::int32_t context_length = 0;                ///< tokens of one sequence, prompt and answer
   std::size_t max_waiting = 4096;                 ///< requests in the queue; beyond it: Refusal::kQueueFull
-  std::size_t max_weight = std::size_t{1} << 26;  ///< of all open requests together, in tokens (mailbox.h); likewise,
-                                                  ///< and Refusal::kTooHeavy for one that is beyond it alone
+  std::size_t max_weight = std::size_t{1} << 26;  ///< of all open requests together, in tokens (mailbox.h); beyond it:
+                                                  ///< kQueueFull, and kTooHeavy for a request that alone is beyond it
   double pin_share = 0.5;                         ///< of the pool: the most that pinned prefixes hold
   double pin_share_of_key = 0.25;                 ///< ... of one payer (prefix_table.h)
   Clock::duration sleep_after{};  ///< without work, until the weights' memory is let go (sleeper.h); 0: never

@@ -35,12 +35,12 @@ void Engine::cancel(RequestId id) noexcept {
   impl_->mailbox.cancel(id);
 }
 
-bool Engine::ask(Question question) {
-  return impl_->mailbox.ask(std::move(question));
+bool Engine::ask(Question question, Reply<View> reply) {
+  return impl_->mailbox.ask(std::move(question), std::move(reply));
 }
 
-bool Engine::ask(PrefixCommand command) {
-  return impl_->mailbox.push(std::move(command));
+bool Engine::ask(PrefixCommand order, Reply<PrefixAnswer> reply) {
+  return impl_->mailbox.ask(std::move(order), std::move(reply));
 }
 
 Snapshot Engine::snapshot() const {

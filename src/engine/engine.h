@@ -3,18 +3,21 @@
 // computation.
 //
 // Memory: what clients can make the engine hold is counted when it comes in: EngineConfig::max_waiting and max_weight.
-// An exception, std::bad_alloc among them, is caught in two places: around the work for one request, which then fails; and
-// around the part of a step that its requests share, which then all fail. An order about prefixes is answered as failed. What isn't needed is left out if memory fails for
-// it: what the page shows (spare()), a pin (PrefixTable), a place ahead in the queue (Queue). Beyond these, and if
-// memory fails for their endings too, it leaves step() and run(), and the engine can only be destroyed.
+// An exception, std::bad_alloc among them, is caught in two places: around the work for one request, which then fails;
+// and around the part of a step that its requests share, which then all fail. An order about prefixes gets no answer
+// then. What isn't needed is left out if memory fails for it: what the page shows (spare()), a pin (PrefixTable), a
+// place ahead in the queue (Queue). Beyond these, and if memory fails for their endings too, it leaves step() and
+// run(), and the engine can only be destroyed.
 #pragma once
 
 #include <memory>
 
 #include "engine/config.h"
+#include "engine/reply.h"
 #include "engine/request.h"
 #include "engine/snapshot.h"
 #include "engine/tier_config.h"
+#include "engine/view.h"
 #include "executor/executor.h"
 #include "kv/cache.h"
 
@@ -30,17 +33,19 @@ class Engine {
 
   // Any thread.
   RequestId next_id();
-  void submit(Request request);  ///< throws std::bad_alloc: the request is gone
-  void cancel(
-      RequestId id) noexcept;       ///< also of a question or a list of prefixes; unknown or finished ids are ignored
-  bool ask(Question question);      ///< the answer is an Event; none comes after stop(). False: too many wait
-  bool ask(PrefixCommand command);  ///< likewise
+  void submit(Request request);        ///< throws std::bad_alloc: the request is gone
+  void cancel(RequestId id) noexcept;  ///< unknown or finished ids are ignored
+  /// Answered on the engine's thread, between two steps; there is no answer where too many wait (false), after stop(),
+  /// or if memory is short.
+  bool ask(Question question, Reply<View> reply);
+  bool ask(PrefixCommand order, Reply<PrefixAnswer> reply = {});  ///< answered in the same way
   Snapshot snapshot() const;
   void wake() noexcept;  ///< samples may be ready that were not (sampling::Generation::ready())
-  /// From now on a store keeps what the pool gives up. Ignored where the executor moves no blocks, works ahead, or nothing is shared.
+  /// From now on a store keeps what the pool gives up. Ignored where the executor moves no blocks, works ahead, or
+  /// nothing is shared.
   void attach(TierConfig tiers);
-  /// All that is cached is to be stored, beside what runs: Snapshot::settled says when there is nothing left. What is left, and what comes, goes until then when
-  /// stop() was called, and the store is done with it.
+  /// All that is cached is to be stored, beside what runs: Snapshot::settled says when there is nothing left. What is
+  /// left, and what comes, goes until then when stop() was called, and the store is done with it.
   void settle(Clock::time_point until = {});
   void stop();         ///< run() returns after the step in hand; all open requests end kCancelled
   bool ended() const;  ///< no step is under way, and none will come

@@ -1,5 +1,5 @@
-// Histogram: how often a figure fell below each of some bounds. Plain data, copied with the snapshot: the engine's thread
-// counts, the server's thread turns it into Prometheus' form.
+// Histogram: how often a figure fell below each of some bounds. Plain data, copied with the snapshot: the engine's
+// thread counts, the server's thread turns it into Prometheus' form.
 #pragma once
 
 #include <algorithm>

@@ -8,11 +8,11 @@
 
 namespace coppice::engine {
 
-std::optional<InFlight::Place> InFlight::find(const Sequence& sequence, std::int32_t matched) const {
+std::optional<InFlight::LeaderMatch> InFlight::find(const Sequence& sequence, std::int32_t matched) const {
   const auto wanted = sequence.tokens();
   const auto cap = static_cast<std::int32_t>(sequence.matchable().size());
   const auto start = static_cast<std::size_t>(matched);
-  std::optional<Place> best;
+  std::optional<LeaderMatch> best;
   for (Sequence* leader : leaders_) {
     if (leader->request->request.priority > sequence.request->request.priority) break;  // less important, as all behind
     const auto have = leader->tokens();
@@ -27,13 +27,14 @@ std::optional<InFlight::Place> InFlight::find(const Sequence& sequence, std::int
     const std::int32_t published = leader->computed / block_size_ * block_size_;
     if (std::min(needed, cap) <= matched || needed <= published || (best && needed <= best->needed)) continue;
     if (wanted.first(start) != have.first(start)) continue;
-    best = Place{.leader = leader, .needed = needed};
+    best = LeaderMatch{.leader = leader, .needed = needed};
   }
   return best;
 }
 
-// How much of `whole` tokens that both have is of use: a medium that can't be cut is, if all of it is there. It may end inside a block, within
-// `most` tokens that both have; then its leader's step ends there, or else the block has to be full.
+// How much of `whole` tokens that both have is of use: a medium that can't be cut is, if all of it is there. It may end
+// inside a block, within `most` tokens that both have; then its leader's step ends there, or else the block has to be
+// full.
 std::int32_t InFlight::useful(kv::TextView wanted, const Sequence& leader, std::int32_t whole,
                               std::int32_t most) const {
   for (;;) {
@@ -54,12 +55,12 @@ bool InFlight::is_first_of_key(const Sequence& leader) const {
   return *std::ranges::find_if(leaders_, same) == &leader;
 }
 
-void InFlight::follow(Sequence& follower, const Place& place) {
+void InFlight::follow(Sequence& follower, const LeaderMatch& match) {
   COPPICE_ASSERT(follower.leader == nullptr);
   followers_.push_back(&follower);
-  follower.leader = place.leader;
-  follower.needed = place.needed;
-  follower.state = SequenceState::kFollowing;
+  follower.leader = match.leader;
+  follower.needed = match.needed;
+  follower.stage = SequenceStage::kFollowing;
 }
 
 template <class Predicate>
@@ -67,7 +68,7 @@ void InFlight::wake_if(Predicate predicate) {
   std::erase_if(followers_, [&](Sequence* follower) {
     if (!predicate(*follower)) return false;
     follower->leader = nullptr;
-    follower->state = SequenceState::kReady;
+    follower->stage = SequenceStage::kReady;
     return true;
   });
 }
@@ -77,7 +78,7 @@ void InFlight::unfollow(Sequence& follower) {
 }
 
 void InFlight::lead(Sequence& sequence) {
-  COPPICE_ASSERT(sequence.state == SequenceState::kPrefill && std::ranges::find(leaders_, &sequence) == leaders_.end());
+  COPPICE_ASSERT(sequence.stage == SequenceStage::kPrefill && std::ranges::find(leaders_, &sequence) == leaders_.end());
   leaders_.insert(std::ranges::upper_bound(leaders_, &sequence, ByRank{}), &sequence);
 }
 

@@ -6,8 +6,8 @@
 //  1. Only admitted, prefilling sequences lead; a follower leads nobody.
 //  2. A follower needs more tokens than its leader has published, and at most the leader's prompt: so it is woken at
 //     the latest when the leader's prefill ends.
-//  3. Nobody follows the less important, nor any but the first of another key: more important prompts, and the first ones of keys, can
-//     leave those a few rows a step.
+//  3. Nobody follows the less important, nor any but the first of another key: more important prompts, and the first
+//     ones of keys, can leave those a few rows a step.
 #pragma once
 
 #include <cstddef>
@@ -21,12 +21,13 @@ namespace coppice::engine {
 
 class InFlight {
  public:
-  /// At most `max_leaders` lead at a time. `states`: of the model has recurrent layers, and who follows needs a state to start on.
+  /// At most `max_leaders` lead at a time. `states`: of the model has recurrent layers, and who follows needs a state
+  /// to start on.
   InFlight(int block_size, bool states, int max_leaders) : block_size_(block_size), states_(states) {
     leaders_.reserve(static_cast<std::size_t>(max_leaders));
   }
 
-  struct Place {
+  struct LeaderMatch {
     Sequence* leader = nullptr;
     /// Tokens the leader has to publish first; whole blocks, or up to the end of a medium that can't be cut.
     std::int32_t needed = 0;
@@ -34,9 +35,9 @@ class InFlight {
 
   /// Of the leaders as important as `sequence` or more, the one that shares the most with it, if waiting for that gives
   /// more than the `matched` tokens that the tree has now. The first in rank among equals.
-  std::optional<Place> find(const Sequence& sequence, std::int32_t matched) const;
+  std::optional<LeaderMatch> find(const Sequence& sequence, std::int32_t matched) const;
 
-  void follow(Sequence& follower, const Place& place);
+  void follow(Sequence& follower, const LeaderMatch& match);
   void unfollow(Sequence& follower);
 
   /// REQUIRES: admitted, kPrefill, not leading yet.

@@ -1,8 +1,8 @@
-// Inflow: what of a sequence's text comes from a store: which pieces, and how far they are. Plain state; Tiers (tiers.h) moves it on. Belongs to the
-// engine's thread.
+// Inflow: what of a sequence's text comes from a store: which pieces, and how far they are. Plain state; Tiers
+// (tiers.h) moves it on. Belongs to the engine's thread.
 //
-// Its life: the store is asked which pieces it holds (the sequence waits in the queue); those up to the longest usable length are loaded (the
-// sequence runs, and has no rows); then it is gone, whatever has come.
+// Its life: the store is asked which pieces it holds (the sequence waits in the queue); those up to the longest usable
+// length are loaded (the sequence runs, and has no rows); then it is gone, whatever has come.
 #pragma once
 
 #include <cstddef>

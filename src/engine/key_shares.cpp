@@ -12,15 +12,15 @@ void KeyShares::come(OpenRequest& open) {
   KeyShare& share = own->second;
   if (is_new) share.served = ++served_;
   ++share.open;
-  open.turn = ++share.turns;
+  open.nth_of_key = ++share.came;
   open.share = &share;
 }
 
 void KeyShares::leave(OpenRequest& open) {
   KeyShare* const share = std::exchange(open.share, nullptr);
   if (share == nullptr) return;
-  // A request that never got in leaves its turn to the next: the queue's patience counts those who stayed.
-  if (share->turns == open.turn && !open.admitted_before) --share->turns;
+  // A request that never got in leaves its number to the next: the queue's patience counts those who stayed.
+  if (share->came == open.nth_of_key && !open.admitted_before) --share->came;
   if (--share->open > 0) return;
   COPPICE_ASSERT(share->places == 0);
   keys_.erase(open.key());

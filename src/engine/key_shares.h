@@ -1,14 +1,17 @@
-// KeyShares: what each key has of the engine: its requests that wait (queue.h), and what its requests that run hold: places in the batch, blocks of
-// the pool. Of a block that several sequences hold each holds a part.
+// KeyShares: what each key has of the engine: its requests that wait (queue.h), and what its requests that run hold:
+// places in the batch, blocks of the pool. Of a block that several sequences hold each holds a part.
 //
 // With k keys that have open requests a key's part is a k-th of the places, and of the blocks that no pin holds.
-//  - The key that holds least is next. What it holds is the larger of its shares of the places and of the blocks; of those that hold as much the
-//    one that was served longest ago is first.
-//  - If it lacks places or blocks, the key that holds most of these gives: as long as it keeps as much as the other gets, or, once for each
-//    request, has more than its part while the other stays within its own. So what was given is not taken back.
-//  - Who still lacks some waits, and those who hold more wait behind it. But if it asks for more than its part, those who stay within theirs pass.
+//  - The key that holds least is next. What it holds is the larger of its shares of the places and of the blocks; of
+//    those that hold as much the one that was served longest ago is first.
+//  - If it lacks places or blocks, the key that holds most of these gives: as long as it keeps as much as the other
+//    gets, or, once for each request, has more than its part while the other stays within its own. So what was given is
+//    not taken back.
+//  - Who still lacks some waits, and those who hold more wait behind it. But if it asks for more than its part, those
+//    who stay within theirs pass.
 //
-// With one key all that is nothing. Not thread safe; the engine's thread owns it. Whose a request is: Request::pin_payer.
+// With one key all that is nothing. Not thread safe; the engine's thread owns it. Whose a request is:
+// Request::pin_payer.
 #pragma once
 
 #include <cstddef>
@@ -29,9 +32,9 @@ struct KeyShare {
 
   Queue queue;
   std::size_t open = 0;      ///< requests
-  std::uint64_t turns = 0;   ///< OpenRequest::turn of the last to come
+  std::uint64_t came = 0;    ///< OpenRequest::nth_of_key of the last to come
   int places = 0;            ///< that those hold that run
-  double blocks = 0;         ///< likewise, as of the last measure()
+  double blocks = 0;         ///< that those hold that run, as of the last measure()
   bool waits = false;        ///< it is not next any more in this step
   std::uint64_t served = 0;  ///< its last admission, or when it came: in which order
 };
@@ -41,7 +44,7 @@ class KeyShares {
   KeyShares(const kv::Cache& cache, int patience, int max_batch)
       : cache_(cache), patience_(patience), max_batch_(max_batch) {}
 
-  /// A request comes: OpenRequest::share and turn are set. If memory runs out, nothing has changed.
+  /// A request comes: OpenRequest::share and nth_of_key are set. If memory runs out, nothing has changed.
   void come(OpenRequest& open);
   /// It ends, all its sequences have ended. Who never came: nothing happens.
   void leave(OpenRequest& open);

@@ -1,6 +1,6 @@
-// A new question to the tree or the scheduler: about one request, a field of Request, answered in its events (cache_report). Any other: a
-// const method of kv::Cache (explain()) and a command here, which Model and Engine pass on, StepLoop::obey() obeys, an Event answers.
-// Texts of another namespace must not be shown.
+// A new question to the tree or the scheduler: about one request, a field of Request, answered in its events
+// (cache_report). Any other: a const method of kv::Cache (explain()) and an order here, which Model and Engine pass on,
+// StepLoop::obey() obeys and answers. Texts of another namespace must not be shown.
 #include "engine/mailbox.h"
 
 #include <algorithm>
@@ -10,6 +10,28 @@
 #include "check/assert.h"
 
 namespace coppice::engine {
+
+namespace {
+
+bool only_asks(const Question&) {
+  return true;
+}
+
+bool only_asks(const PrefixCommand& order) {
+  return order.kind == PrefixCommand::Kind::kList;
+}
+
+/// Moves what nobody waits for any more, and what changes nothing, to `dropped`. Takes no memory.
+template <class What, class Answer>
+void drop_unwanted(std::list<Asked<What, Answer>>& from, std::list<Asked<What, Answer>>& dropped) {
+  for (auto it = from.begin(); it != from.end();) {
+    const auto next = std::next(it);
+    if (only_asks(it->what) && !it->reply.wanted()) dropped.splice(dropped.end(), from, it);
+    it = next;
+  }
+}
+
+}  // namespace
 
 void Mailbox::push(Request&& request) {
   const RequestId id = request.id;
@@ -78,27 +100,32 @@ bool Mailbox::is_fair(const std::string& key, std::size_t more, std::size_t rest
 void Mailbox::cancel(RequestId id) noexcept {
   const check::Lock lock(mutex_);
   commands_.cancelled.insert(open_.extract(id));
-  std::erase_if(commands_.questions, [&](const Question& question) { return question.id == id; });
-  std::erase_if(commands_.prefixes, [&](const PrefixCommand& command) {
-    return command.id == id && command.kind == PrefixCommand::Kind::kList;
-  });
   changed_.notify_one();
 }
 
-bool Mailbox::ask(Question question) {
+// Askers are told of what is dropped when the lock is open again.
+bool Mailbox::ask(Question question, Reply<View> reply) {
+  decltype(commands_.questions) fresh, dropped;
+  fresh.push_back({std::move(question), std::move(reply)});
   const check::Lock lock(mutex_);
+  drop_unwanted(commands_.questions, dropped);
+  if (stopped_) return true;
   if (commands_.questions.size() >= kMostQuestions) return false;
-  commands_.questions.push_back(std::move(question));
+  commands_.questions.splice(commands_.questions.end(), fresh);
   changed_.notify_one();
   return true;
 }
 
-bool Mailbox::push(PrefixCommand command) {
-  const bool urgent = command.kind == PrefixCommand::Kind::kKeepPayers;
+bool Mailbox::ask(PrefixCommand order, Reply<PrefixAnswer> reply) {
+  const bool urgent = order.kind == PrefixCommand::Kind::kKeepPayers;
+  decltype(commands_.orders) fresh, dropped;
+  fresh.push_back({std::move(order), std::move(reply)});
   const check::Lock lock(mutex_);
-  auto& orders = commands_.prefixes;
+  auto& orders = commands_.orders;
+  drop_unwanted(orders, dropped);
+  if (stopped_) return true;
   if (!urgent && orders.size() >= kMostOrders) return false;
-  orders.insert(urgent ? orders.begin() : orders.end(), std::move(command));
+  orders.splice(urgent ? orders.begin() : orders.end(), fresh);
   changed_.notify_one();
   return true;
 }
@@ -116,8 +143,11 @@ void Mailbox::settle(Clock::time_point until) {
 }
 
 void Mailbox::stop() {
+  Commands dropped;
   const check::Lock lock(mutex_);
   stopped_ = true;
+  dropped.questions.swap(commands_.questions);
+  dropped.orders.swap(commands_.orders);
   changed_.notify_one();
 }
 
@@ -142,12 +172,15 @@ bool Mailbox::drain(Commands& out, bool question) {
   const auto take_first = [](auto& to, auto& from, std::ptrdiff_t most) {
     to.splice(to.end(), from, from.begin(), std::next(from.begin(), std::min(std::ssize(from), most)));
   };
+  Commands dropped;
   const check::Lock lock(mutex_);
+  drop_unwanted(commands_.questions, dropped.questions);
+  drop_unwanted(commands_.orders, dropped.orders);
   std::swap(out.requests, commands_.requests);
   std::swap(out.cancelled, commands_.cancelled);
   out.tiers = std::exchange(commands_.tiers, std::nullopt);
   out.settle = std::exchange(commands_.settle, std::nullopt);
-  take_first(out.prefixes, commands_.prefixes, kOrdersInStep);
+  take_first(out.orders, commands_.orders, kOrdersInStep);
   take_first(out.questions, commands_.questions, question ? 1 : 0);
   woken_ = false;
   return stopped_;

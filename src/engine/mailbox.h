@@ -3,7 +3,8 @@
 //
 // What clients can make the engine hold is counted here, before the engine's thread sees it: all open requests together
 // weigh at most `max_weight`. Of a request beyond that only its frame is kept. What several of them share weighs once.
-// Questions and orders wait here, too, at most kMostQuestions and kMostOrders of them, and the engine takes a few in a step.
+// Questions and orders wait here, too, at most kMostQuestions and kMostOrders of them, and the engine takes a few in a
+// step.
 //
 // Memory: push() takes all that a request needs to be opened and to be cancelled. So only push() throws, in the thread
 // of whoever has a request; nothing of it is left then.
@@ -20,9 +21,11 @@
 #include <vector>
 
 #include "check/mutex.h"
+#include "engine/reply.h"
 #include "engine/request.h"
 #include "engine/sequence.h"
 #include "engine/tier_config.h"
+#include "engine/view.h"
 
 namespace coppice::engine {
 
@@ -30,8 +33,8 @@ namespace coppice::engine {
 /// (tests/sampling/weight_test.cpp).
 inline constexpr std::size_t kSampleWeight = 256;
 
-/// What a prompt's token counts for besides, in tokens, if it is scored with `n_top` alternatives: its entry is on its way
-/// to the client until that takes it (tests/sampling/weight_test.cpp).
+/// What a prompt's token counts for besides, in tokens, if it is scored with `n_top` alternatives: its entry is on its
+/// way to the client until that takes it (tests/sampling/weight_test.cpp).
 inline constexpr std::size_t scored_weight(int n_top) {
   constexpr std::size_t kLong = 64, kUsual = 16;  // bytes of a token's name that std::string doesn't hold in place
   const std::size_t alternatives = static_cast<std::size_t>(n_top) * (sizeof(sampling::TokenLogprob) + kUsual);
@@ -85,15 +88,21 @@ inline constexpr std::size_t kMostQuestions = 64;
 inline constexpr std::size_t kMostOrders = 64;
 inline constexpr std::ptrdiff_t kOrdersInStep = 4;
 
+template <class What, class Answer>
+struct Asked {
+  What what;
+  Reply<Answer> reply;
+};
+
 struct Commands {
   std::vector<OpenRequests::node_type> requests;  ///< charge 0: it was too much, and all but its id is gone
   std::set<RequestId> cancelled;                  ///< pushed before, at the latest in `requests`
-  std::list<Question> questions;
-  std::list<PrefixCommand> prefixes;
+  std::list<Asked<Question, View>> questions;
+  std::list<Asked<PrefixCommand, PrefixAnswer>> orders;
   std::optional<TierConfig> tiers;          ///< Engine::attach()
   std::optional<Clock::time_point> settle;  ///< Engine::settle()
   bool empty() const {
-    return requests.empty() && cancelled.empty() && questions.empty() && prefixes.empty() && !tiers && !settle;
+    return requests.empty() && cancelled.empty() && questions.empty() && orders.empty() && !tiers && !settle;
   }
 };
 
@@ -103,22 +112,24 @@ class Mailbox {
 
   /// A key may have kMostOfRest times as much weight as is then left, so that others find some.
   void push(Request&& request);
-  /// A request ends; a question or a list of prefixes that still waits is dropped. Ignores all other ids.
+  /// A request ends. Ignores all other ids.
   void cancel(RequestId id) noexcept;
-  /// False: too many wait, and this one is gone. kKeepPayers always finds room, and comes before all others.
-  bool ask(Question question);
-  bool push(PrefixCommand command);
+  /// False: too many wait, and this one is dropped, as all are after stop(). Questions and lists that nobody waits for
+  /// any more are dropped, too.
+  bool ask(Question question, Reply<View> reply);
+  /// The same of an order. kKeepPayers always finds room, and comes before all others.
+  bool ask(PrefixCommand order, Reply<PrefixAnswer> reply);
   void attach(TierConfig tiers);
   void settle(Clock::time_point until);
-  void stop();
+  void stop();  ///< drops the questions and orders that wait
   /// Ends a wait(), or the next one.
   void wake() noexcept;
 
   /// A request has ended.
   void give_back(const OpenRequest& ended);
 
-  /// Fills `out`, which must be empty: all requests and cancellations, up to kOrdersInStep orders, and a question if one is
-  /// wanted. Returns whether stop() was called. Takes no memory.
+  /// Fills `out`, which must be empty: all requests and cancellations, up to kOrdersInStep orders, and a question if
+  /// one is wanted. Returns whether stop() was called. Takes no memory.
   bool drain(Commands& out, bool question = true);
 
   /// Sleeps until there is a command or stop(), or until then.

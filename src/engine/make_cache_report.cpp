@@ -16,7 +16,7 @@ std::int32_t running_overlap(const kv::Cache& cache, const Sequence& sequence, k
   std::int32_t longest = 0;
   for (const Sequence* other : running) {
     if (other == &sequence || other->request->request.ns != sequence.request->request.ns) continue;
-    const auto theirs = other->state == SequenceState::kPrefill ? other->tokens() : cache.tokens(other->seq);
+    const auto theirs = other->stage == SequenceStage::kPrefill ? other->tokens() : cache.tokens(other->seq);
     longest = std::max(longest, kv::common_prefix(tokens, theirs));
   }
   return longest;

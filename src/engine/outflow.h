@@ -1,11 +1,13 @@
-// Outflow: what of the cache goes to a store: what is worth keeping, and how it gets there. Not thread safe; the engine's thread owns it.
+// Outflow: what of the cache goes to a store: what is worth keeping, and how it gets there. Not thread safe; the
+// engine's thread owns it.
 //
-// Worth keeping is what a request started on that another one had computed: its second use. So a prompt's own end, which nobody asks for again, is not
-// written. What is pinned is, too; what was used twice and is evicted before its turn came (or all that is evicted: TierConfig::all_evicted); and when the server
-// stops, all that is cached, the hottest first.
+// Worth keeping is what a request started on that another one had computed: its second use. So a prompt's own end,
+// which nobody asks for again, is not written. What is pinned is, too; what was used twice and is evicted before its
+// turn came (or all that is evicted: TierConfig::all_evicted); and when the server stops, all that is cached, the
+// hottest first.
 //
-// A step stores blocks into buffers, a copy of their bytes beside its work: a fiftieth of the time that steps take may go into that, or all of it
-// while there is no other work. When the step has run the store is offered the buffers.
+// A step stores blocks into buffers, a copy of their bytes beside its work: a fiftieth of the time that steps take may
+// go into that, or all of it while there is no other work. When the step has run the store is offered the buffers.
 #pragma once
 
 #include <cstddef>
@@ -30,8 +32,8 @@ class Outflow {
   Outflow(kv::Cache& cache, const executor::ExecutorInfo& info, const TierConfig& config, TierFigures& figures)
       : cache_(cache), info_(info), config_(config), figures_(figures) {}
 
-  /// A running sequence started on its first `len` computed tokens, or they are to be kept for another reason: what is needed to start on
-  /// them again is worth storing.
+  /// A running sequence started on its first `len` computed tokens, or they are to be kept for another reason: what is
+  /// needed to start on them again is worth storing.
   void keep(kv::SeqId seq, std::int32_t len);
   /// Nothing is any more, of what waits for its turn.
   void forget() { worth_.clear(); }

@@ -16,11 +16,12 @@
 
 namespace coppice::engine {
 
-/// Raised with a release that changes what the same prompt computes to, beyond rounding: what older ones stored is then another model's.
+/// Raised with a release that changes what the same prompt computes to, beyond rounding: what older ones stored is then
+/// another model's.
 inline constexpr int kArithmetic = 1;
 
-/// tier::Name::model: of all that decides the bytes of a piece besides its tokens. content: model::content_hash(). family: of devices whose results
-/// differ by rounding only, and whose pages are alike.
+/// tier::Name::model: of all that decides the bytes of a piece besides its tokens. content: model::content_hash().
+/// family: of devices whose results differ by rounding only, and whose pages are alike.
 std::array<std::uint8_t, 16> model_name(const std::string& content, const std::string& family,
                                         const executor::ExecutorInfo& info);
 

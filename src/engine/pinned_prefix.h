@@ -1,4 +1,5 @@
-// Prefixes that stay cached because somebody asked for it: what goes into the engine about them, and what comes out. Plain data.
+// Prefixes that stay cached because somebody asked for it: what goes into the engine about them, and what comes out.
+// Plain data.
 #pragma once
 
 #include <chrono>
@@ -23,8 +24,8 @@ struct PrefixOwner {
 struct PinWish {
   std::int32_t tokens = 0;      ///< of the prompt; whole blocks of them are pinned
   std::chrono::seconds ttl{0};  ///< > 0: its time to live
-  /// An object of its own, which lives as long as was asked for last. Else it follows use: a request that begins with it renews it,
-  /// and nothing shortens its time.
+  /// An object of its own, which lives as long as was asked for last. Else it follows use: a request that begins with
+  /// it renews it, and nothing shortens its time.
   bool object = false;
   std::string name;  ///< of an object
 };
@@ -63,31 +64,29 @@ struct PinOutcome {
 /// Where blocks are.
 enum class CacheTier : std::uint8_t { kPool, kHost, kDisk, kRedis };
 
-/// A question or an order about pinned prefixes; the answer is an Event.
-struct PrefixCommand {
-  enum class Kind : std::uint8_t {
-    kList,        ///< the owner's; with an id only that one
-    kEnd,         ///< the owner's one with that id
-    kReset,       ///< throws out all that no request holds, and all pins; of one tier, if one is named
-    kKeepPayers,  ///< ends the pins of all but `payers`, and what stores hold of those who are `revoked`. From now on nobody else may pin, be the
-                  ///< request here already, and nothing of the latter is stored
-  };
-  std::uint64_t id = 0;  ///< Engine::next_id()
-  Kind kind = Kind::kList;
-  PrefixOwner owner;
-  std::string prefix;             ///< an id
-  std::set<std::string> payers;   ///< of kKeepPayers
-  std::set<std::string> revoked;  ///< likewise: all since the start
-  std::optional<CacheTier> tier;  ///< of kReset; none: all
-};
-
 struct PrefixAnswer {
   std::vector<PrefixInfo> prefixes;  ///< kList, and those that kEnd ended
   std::int64_t ended = 0;            ///< kReset: pins
   std::int64_t blocks = 0;           ///< kReset: thrown out
   std::int64_t tokens = 0;           ///< kReset: thrown out
   bool absent = false;               ///< kReset: there is no such tier
-  bool failed = false;               ///< memory is short: perhaps nothing was done
+};
+
+/// A question or an order about pinned prefixes.
+struct PrefixCommand {
+  enum class Kind : std::uint8_t {
+    kList,        ///< the owner's; with an id only that one
+    kEnd,         ///< the owner's one with that id
+    kReset,       ///< throws out all that no request holds, and all pins; of one tier, if one is named
+    kKeepPayers,  ///< ends the pins of all but `payers`, and what stores hold of those who are `revoked`. From now on
+                  ///< nobody else may pin, be the request here already, and nothing of the latter is stored
+  };
+  Kind kind = Kind::kList;
+  PrefixOwner owner;
+  std::string prefix;             ///< an id
+  std::set<std::string> payers;   ///< of kKeepPayers
+  std::set<std::string> revoked;  ///< of kKeepPayers: all that were revoked since the start
+  std::optional<CacheTier> tier;  ///< of kReset; none: all
 };
 
 }  // namespace coppice::engine

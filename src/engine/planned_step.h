@@ -1,5 +1,5 @@
-// PlannedStep: which rows of which sequences a step has, from its plan until its results are read. Plain data. It may outlive a sequence's
-// place in the batch: whoever leaves is taken out of it, and what its rows give is thrown away.
+// PlannedStep: which rows of which sequences a step has, from its plan until its results are read. Plain data. It may
+// outlive a sequence's place in the batch: whoever leaves is taken out of it, and what its rows give is thrown away.
 #pragma once
 
 #include <cstdint>

@@ -7,32 +7,32 @@ namespace coppice::engine {
 
 // Takes no memory.
 void PrefillShares::order(std::span<Sequence* const> running) {
-  places_.clear();
-  parts_.clear();
+  claimants_.clear();
+  budgets_.clear();
   for (const Sequence* sequence : running) {
     if (!sequence->prefills()) continue;
     const KeyShare* const key = sequence->request->share;
-    auto part = std::ranges::find(parts_, key, &Part::key);
-    if (part == parts_.end()) part = parts_.insert(part, {.key = key, .first_arrived = sequence});
-    if (ByArrival{}(sequence, part->first_arrived)) part->first_arrived = sequence;
-    ++part->behind;
+    auto budget = std::ranges::find(budgets_, key, &KeyBudget::key);
+    if (budget == budgets_.end()) budget = budgets_.insert(budget, {.key = key, .first_arrived = sequence});
+    if (ByArrival{}(sequence, budget->first_arrived)) budget->first_arrived = sequence;
+    ++budget->behind;
   }
-  std::ranges::sort(parts_, ByArrival{}, &Part::first_arrived);
+  std::ranges::sort(budgets_, ByArrival{}, &KeyBudget::first_arrived);
   for (Sequence* sequence : running) {
     if (!sequence->prefills()) continue;
-    const auto part = std::ranges::find(parts_, sequence->request->share, &Part::key);
-    places_.push_back({.part = static_cast<std::size_t>(part - parts_.begin()), .sequence = sequence});
+    const auto budget = std::ranges::find(budgets_, sequence->request->share, &KeyBudget::key);
+    claimants_.push_back({.budget = static_cast<std::size_t>(budget - budgets_.begin()), .sequence = sequence});
   }
   // Who was held up comes first, by arrival: the step is then as empty as it can be.
-  const auto rank = [](const Place& p) {
+  const auto rank = [](const Claimant& p) {
     const OpenRequest& open = *p.sequence->request;
-    return std::tuple(!p.sequence->held_up, p.sequence->held_up ? open.arrival : 0, p.part, open.request.priority,
+    return std::tuple(!p.sequence->held_up, p.sequence->held_up ? open.arrival : 0, p.budget, open.request.priority,
                       open.arrival, p.sequence->sample);
   };
-  std::ranges::sort(places_, {}, rank);
+  std::ranges::sort(claimants_, {}, rank);
 }
 
-int PrefillShares::Part::share(int rest, int of, int block_size) const {
+int PrefillShares::KeyBudget::share(int rest, int of, int block_size) const {
   const int kept_back = behind > 0 ? std::min(rest / 4, rest - std::min(rest, block_size)) : 0;
   return rest - std::max(kept_back, kept_for_first(of, block_size));
 }
@@ -62,28 +62,28 @@ void PrefillShares::grant(std::span<Sequence* const> running, int budget, int li
   const int block_size = cache_.config().block_size;
   order(running);
   int left = budget, left_scored = scored_rows_, room = limit;
-  auto keys = static_cast<int>(parts_.size());  // that have no part yet
+  auto keys = static_cast<int>(budgets_.size());  // that have no part yet
   const auto next_part = [&](int of) { return (of + keys - 1) / keys; };
-  for (const auto& [nth, sequence] : places_) {
-    Part& part = parts_[nth];
-    if (part.all < 0) {
-      part.all = part.left = next_part(left);
-      part.all_scored = part.left_scored = next_part(left_scored);
+  for (const auto& [nth, sequence] : claimants_) {
+    KeyBudget& own = budgets_[nth];
+    if (own.all < 0) {
+      own.all = own.left = next_part(left);
+      own.all_scored = own.left_scored = next_part(left_scored);
       --keys;
     }
-    part.before_first &= sequence != part.first_arrived;
-    --part.behind;
-    const int kept = part.kept_for_first(part.all, block_size);
-    sequence->rows = rows_of(*sequence, std::min({part.share(part.left, part.all, block_size), left, room}),
-                             part.share(part.left_scored, part.all_scored, block_size), room - kept);
+    own.before_first &= sequence != own.first_arrived;
+    --own.behind;
+    const int kept = own.kept_for_first(own.all, block_size);
+    sequence->rows = rows_of(*sequence, std::min({own.share(own.left, own.all, block_size), left, room}),
+                             own.share(own.left_scored, own.all_scored, block_size), room - kept);
     const int scored = sequence->scored_in(sequence->rows).n;
-    part.left = std::max(part.left - sequence->rows, kept);
-    part.left_scored -= scored;
+    own.left = std::max(own.left - sequence->rows, kept);
+    own.left_scored -= scored;
     left = std::max(left - sequence->rows, kept);
     left_scored -= scored;
     room -= sequence->rows;
   }
-  for (const auto& [nth, sequence] : places_) {
+  for (const auto& [nth, sequence] : claimants_) {
     if (left > 0) {
       const int had = sequence->rows, had_scored = sequence->scored_in(had).n;
       sequence->rows = rows_of(*sequence, had + left, left_scored + had_scored, had + room);

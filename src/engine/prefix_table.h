@@ -1,10 +1,10 @@
-// PrefixTable: the pinned prefixes, whose they are and how long they live. The cache holds their blocks (kv/pin_table.h); what pins
-// may hold is decided here. Not thread safe; the engine's thread owns it.
+// PrefixTable: the pinned prefixes, whose they are and how long they live. The cache holds their blocks
+// (kv/pin_table.h); what pins may hold is decided here. Not thread safe; the engine's thread owns it.
 //
 // Invariants
 //  1. All pins together hold at most `most` blocks, an owner's at most `most_of_owner`.
-//  2. A new pin is refused rather than an old one ended. But a pin never makes a request impossible: one that has the pool for itself,
-//     and no room beside the pins, ends as many as it must.
+//  2. A new pin is refused rather than an old one ended. But a pin never makes a request impossible: one that has the
+//     pool for itself, and no room beside the pins, ends as many as it must.
 //  3. An owner has one pin of the same tokens.
 #pragma once
 
@@ -34,8 +34,8 @@ class PrefixTable {
   /// A request has started on `cached` tokens that were found.
   void count_hits(const Request& request, std::int32_t cached, Clock::time_point now);
 
-  /// Ends pins until they hold `blocks` less, or there are none: first those that the request doesn't begin with, of these marks before
-  /// objects, of equals those whose time is over first. False: there was none.
+  /// Ends pins until they hold `blocks` less, or there are none: first those that the request doesn't begin with, of
+  /// these marks before objects, of equals those whose time is over first. False: there was none.
   bool give_way(const Request& request, std::int64_t blocks);
 
   /// Ends those whose time is over. Returns whether there were any.

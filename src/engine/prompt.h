@@ -1,6 +1,6 @@
-// Prompt: what a request begins with: tokens and encoded media (pictures) between them, and by what positions a model rotates their heads that
-// knows more than a running number. Nobody can say one without the others: a medium's rows come in one piece, with an embedding each. Any
-// thread; what is appended is never changed.
+// Prompt: what a request begins with: tokens and encoded media (pictures) between them, and by what positions a model
+// rotates their heads that knows more than a running number. Nobody can say one without the others: a medium's rows
+// come in one piece, with an embedding each. Any thread; what is appended is never changed.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// PromptStarts: what a prompt starts on when its request begins to run: what was found in the tree, and what a store brings then. It is counted, reported,
-// pinned, and worth storing. Not thread safe; the engine's thread owns it.
+// PromptStarts: what a prompt starts on when its request begins to run: what was found in the tree, and what a store
+// brings then. It is counted, reported, pinned, and worth storing. Not thread safe; the engine's thread owns it.
 #pragma once
 
 #include <cstdint>
@@ -30,11 +30,13 @@ class PromptStarts {
   };
   explicit PromptStarts(const Parts& parts) : p_(parts) {}
 
-  /// A sequence was admitted. queue_was_empty: nobody waited before this step's newcomers. Throws; then its request fails.
+  /// A sequence was admitted. queue_was_empty: nobody waited before this step's newcomers. Throws; then its request
+  /// fails.
   void begin(Sequence& sequence, bool queue_was_empty, Clock::time_point now);
-  /// So many tokens have come from a store, and no more will. They count as found. Throws likewise.
+  /// So many tokens have come from a store, and no more will. They count as found. If it throws, the request fails.
   void loaded(Sequence& sequence, std::int32_t tokens, Clock::time_point now);
-  /// Pins what is computed by now of the beginnings that are to stay. At once: windows go on, and leave them to eviction.
+  /// Pins what is computed by now of the beginnings that are to stay. At once: windows go on, and leave them to
+  /// eviction.
   void take_pins(Sequence& sequence, Clock::time_point now);
 
  private:

@@ -14,7 +14,7 @@ constexpr std::size_t kTokensPerStep = std::size_t{1} << 20;
 constexpr std::size_t kOverhead = 256;
 
 bool is_ready(const Sequence* sequence) {
-  return sequence->state == SequenceState::kReady;
+  return sequence->stage == SequenceStage::kReady;
 }
 
 }  // namespace
@@ -53,8 +53,8 @@ bool Queue::look() {
     if (!is_ready(&sequence)) continue;
     if (!may_look_at(sequence)) break;
     const bool ahead = sequence.request->admitted_before || is_hot(sequence);
-    const auto turn = static_cast<std::int64_t>(sequence.request->turn);
-    candidates_.push_back({.sequence = &sequence, .turn = ahead ? turn - patience_ : turn});
+    const auto nth = static_cast<std::int64_t>(sequence.request->nth_of_key);
+    candidates_.push_back({.sequence = &sequence, .counts_as = ahead ? nth - patience_ : nth});
   }
   std::ranges::sort(candidates_, std::greater<>{}, &Candidate::key);
   return !candidates_.empty();

@@ -1,7 +1,7 @@
-// Queue: a key's sequences that wait, and which of them is next; whose turn among keys it is says key_shares.h. Not thread safe; the engine's
-// thread owns it. Owns no sequence: a sequence leaves the queue before its request ends.
+// Queue: a key's sequences that wait, and which of them is next; whose turn among keys it is says key_shares.h. Not
+// thread safe; the engine's thread owns it. Owns no sequence: a sequence leaves the queue before its request ends.
 //
-// The order is priority (lower first), then arrival. Two exceptions (docs/adr/0017-admission-order.md):
+// The order is priority (lower first), then arrival. Two exceptions (docs/decisions.md, "Who is admitted next"):
 //  - A sequence at least half of whose prompt lies in blocks that are in use counts as if it had come `patience`
 //    requests earlier, so that those who share a prefix run together. One that was preempted counts so, too: none of
 //    those gets ahead of it. So nobody is passed by `patience` or more later requests of its priority.
@@ -56,10 +56,10 @@ class Queue {
  private:
   struct Candidate {
     Sequence* sequence = nullptr;
-    std::int64_t turn = 0;  ///< what it counts as
+    std::int64_t counts_as = 0;  ///< OpenRequest::nth_of_key, less the patience of those ahead
     auto key() const {
       const OpenRequest& open = *sequence->request;
-      return std::tuple(open.request.priority, turn, open.arrival, sequence->sample);
+      return std::tuple(open.request.priority, counts_as, open.arrival, sequence->sample);
     }
   };
   Sequence* first_arrival();

@@ -1,4 +1,5 @@
-// What goes into the engine and what comes out: plain data, moved between threads through queues.
+// What goes into the engine and what comes out: plain data, moved between threads through queues; who holds a piece of
+// it has it alone. Lengths and positions are in tokens. Times are in seconds, of Clock.
 #pragma once
 
 #include <chrono>
@@ -8,12 +9,12 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "engine/cache_report.h"
 #include "engine/pinned_prefix.h"
 #include "engine/prompt.h"
-#include "engine/view.h"
 #include "kv/namespace.h"
 #include "kv/types.h"
 #include "sampling/generation.h"
@@ -59,14 +60,14 @@ struct Request {
   SharedMemory shared;                                         ///< what they hold with others
   kv::Namespace ns;                                            ///< nothing is shared with requests of another
   std::vector<PinWish> pins;                                   ///< the shortest first; none longer than the prompt
-  std::size_t held_bytes = 0;                                  ///< that whoever asks keeps for the answer until its end
+  std::size_t held_bytes = 0;                                  ///< kept for the answer, until its end, by who asks
   std::string pin_payer;                                       ///< see PrefixOwner
   std::int32_t priority = 0;                                   ///< lower goes first
-  std::optional<PromptScoring> scoring;                        ///< Event::prompt
-  std::optional<PromptPooling> pooling;                        ///< Event::embedding; then max_tokens is 0
+  std::optional<PromptScoring> scoring;                        ///< asks for ScoredTokens
+  std::optional<PromptPooling> pooling;                        ///< asks for an Embedding; then max_tokens is 0
   bool match_cache = true;                                     ///< false: all of the prompt is computed, and cached
   bool cache_report = false;                                   ///< wants one, if it is admitted: Event::report
-  bool progress = false;                                       ///< wants Event::progress, and usage with each token
+  bool progress = false;                                       ///< wants Progress, and usage with each token
   std::optional<Clock::time_point> deadline;                   ///< of all of it, the time in the queue included
   Clock::time_point submitted{};                               ///< set by Engine::submit()
 };
@@ -101,30 +102,43 @@ enum class Refusal : std::uint8_t {
 };
 inline constexpr std::size_t kRefusals = 9;
 
-/// Each sample yields pieces, the last with `finish`. A request's last event has `done`, and then usage is complete.
-/// Before the first of them come the prompt's tokens, if they are to be scored: in order, each once, over several events.
-struct Event {
-  RequestId request = 0;
-  int sample = 0;
-  sampling::Piece piece;
-  std::vector<sampling::PromptToken> prompt;  ///< the next ones; the piece is then empty, without a token (-1)
-  std::vector<float> embedding;               ///< [n_embd], of any length; in an event before the last one, as `prompt`
-  bool done = false;
-  /// Of a request that asked: first what was found in the tree, then each step that computed more of the prompt. Without a
-  /// token (-1), as `prompt`.
-  std::optional<Progress> progress;
-  Usage usage;                     ///< filled when done; so far, with each token, if `Request::progress` asks
-  std::optional<Refusal> refusal;  ///< with done: nothing was or will be generated
-  std::string message;             ///< with refusal, kError and kUnsatisfiable
-  double retry_seconds = 0;        ///< with kQueueFull: by then the queue should have drained
-  /// With the first event after the request's admission, if it was asked for: whatever comes of the request, whoever was
-  /// admitted has one.
-  std::shared_ptr<const CacheReport> report;
-  std::shared_ptr<const View> view;  ///< the answer to a Question, whose id `request` is; then all else is empty
-  std::shared_ptr<const PrefixAnswer> prefixes;  ///< to the PrefixCommand whose id `request` is; then all else is empty
+/// What a sample's next token brought, or the sample's end. A sample's last one has `piece.finish`.
+struct Sampled {
+  int sample = 0;               ///< which of Request::samples
+  sampling::Piece piece;        ///< without a token (-1): nothing but an end
+  std::optional<Usage> so_far;  ///< with each token of a request that asked for its progress
+  std::string message;          ///< with kError and kUnsatisfiable
 };
 
-/// Called once per step on the engine's thread with all of the step's events; must not block.
+/// The prompt's next tokens, of a request that has them scored: in order, each once, before the first Sampled.
+struct ScoredTokens {
+  std::vector<sampling::PromptToken> tokens;
+};
+
+/// Of a request that asked for it, before its last event.
+struct Embedding {
+  std::vector<float> values;  ///< [n_embd], of any length
+};
+
+/// Nothing was or will be generated. It is the request's last event.
+struct Refused {
+  Refusal why = Refusal::kFailed;
+  std::string message;
+  double retry_seconds = 0;  ///< with kQueueFull: by then the queue should have drained
+};
+
+/// One thing that happened to a request in a step.
+struct Event {
+  RequestId request = 0;  ///< Request::id
+  /// Progress, of a request that asked: first what was found in the tree, then each step that computed more of the
+  /// prompt.
+  std::variant<Sampled, ScoredTokens, Embedding, Progress, Refused> news;
+  std::optional<Usage> ended;  ///< with the request's last event: all of it
+  /// Of a request that asked, with its first event after its admission: whoever was admitted has one.
+  std::shared_ptr<const CacheReport> report;
+};
+
+/// Called once per step on the engine's thread with all of the step's events; must not block, must not throw.
 using EventSink = std::function<void(std::vector<Event>&&)>;
 
 }  // namespace coppice::engine

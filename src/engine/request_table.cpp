@@ -1,3 +1,10 @@
+// A new field of an Event (request.h) is set here. Job::on_event() and the add() of its kind (server/jobs/job.cpp) put
+// it into a Delta (server/jobs/answer.h), which each API's Answer writes: the *_answer.cpp below server/api. A row in
+// docs/api.md.
+//
+// What Usage counts: tokens of answers and seconds here, of prompts in sequence.h, found and loaded ones in
+// prompt_starts.cpp. Job::add_usage() sums tokens and pins over prompts. Its words: each Answer's, and
+// server/api/base/telemetry.cpp for llama-server's timings.
 #include "engine/request_table.h"
 
 #include <algorithm>
@@ -80,7 +87,7 @@ void RequestTable::add(Sequence& sequence, sampling::Piece&& piece, std::optiona
     piece.finish = cut;
   }
   const auto finish = piece.finish;
-  put(open, sequence.sample, std::move(piece));
+  put(open, {.sample = sequence.sample, .piece = std::move(piece)});
   if (!finish) return;
   figures_.samples_stopped += *finish == sampling::Finish::kStop;
   figures_.samples_cut += *finish == sampling::Finish::kLength;
@@ -89,38 +96,20 @@ void RequestTable::add(Sequence& sequence, sampling::Piece&& piece, std::optiona
 }
 
 void RequestTable::add_prompt(OpenRequest& open, std::vector<sampling::PromptToken> tokens) {
-  events_.push_back(Event{.request = open.request.id,
-                          .piece = {.token = -1},
-                          .prompt = std::move(tokens),
-                          .report = std::exchange(open.report, nullptr)});
+  put(open).news = ScoredTokens(std::move(tokens));
 }
 
 void RequestTable::add_progress(OpenRequest& open, std::int32_t computed) {
   computed = std::min(computed, open.usage.prompt_tokens);
   if (!open.request.progress || open.streamed() || computed <= open.told) return;
   open.told = computed;
-  Event& event = events_.emplace_back(Event{.request = open.request.id, .piece = {.token = -1}});
-  Progress& progress = event.progress.emplace(Progress{.computed = computed, .usage = open.usage});
+  Progress progress{.computed = computed, .usage = open.usage};
   if (computed > open.usage.cached_tokens) progress.usage.prompt_seconds = seconds_since_admission(open);
-  event.report = std::exchange(open.report, nullptr);
+  put(open).news = std::move(progress);
 }
 
 void RequestTable::add_embedding(OpenRequest& open, std::vector<float> embedding) {
-  events_.push_back(Event{.request = open.request.id,
-                          .piece = {.token = -1},
-                          .embedding = std::move(embedding),
-                          .report = std::exchange(open.report, nullptr)});
-}
-
-void RequestTable::add_view(RequestId question, std::shared_ptr<const View> view) {
-  events_.push_back(Event{.request = question, .piece = {.token = -1}, .done = true, .view = std::move(view)});
-}
-
-void RequestTable::add_answer(RequestId command, PrefixAnswer answer) {
-  events_.push_back(Event{.request = command,
-                          .piece = {.token = -1},
-                          .done = true,
-                          .prefixes = std::make_shared<const PrefixAnswer>(std::move(answer))});
+  put(open).news = Embedding(std::move(embedding));
 }
 
 void RequestTable::end(OpenRequest& open, const Outcome& outcome) {
@@ -145,50 +134,51 @@ void RequestTable::end(OpenRequest& open, const Outcome& outcome) {
   ended_.insert(open_.extract(open.request.id));
 }
 
-void RequestTable::put(OpenRequest& open, int sample, sampling::Piece&& piece, std::string message) {
+/// A fresh event of the request. Its caller's news must be ready to be moved in, for nothing may throw after it.
+Event& RequestTable::put(OpenRequest& open) {
   // Mostly each sample that runs has one in a step. The sink takes the vector away, so it would grow anew each time.
   if (events_.empty()) events_.reserve(static_cast<std::size_t>(scheduler_.running_samples()));
-  Event& event = events_.emplace_back();  // nothing throws from here on
+  Event& event = events_.emplace_back();
   event.request = open.request.id;
-  event.sample = sample;
-  event.piece = std::move(piece);
-  event.message = std::move(message);
   event.report = std::exchange(open.report, nullptr);
-  if (event.piece.token >= 0) {  // counted when it is sure to go out
+  return event;
+}
+
+void RequestTable::put(OpenRequest& open, Sampled&& sampled) {
+  const bool is_token = sampled.piece.token >= 0, is_last = sampled.piece.finish.has_value();
+  const bool tells = open.request.progress && is_token;
+  const auto sample = static_cast<std::size_t>(sampled.sample);
+  Event& event = put(open);
+  if (is_token) {  // counted when it is sure to go out
     if (!open.streamed()) open.usage.prompt_seconds = seconds_since_admission(open);
     ++open.usage.completion_tokens;
     ++figures_.generated_tokens;
   }
-  const bool told = open.request.progress && event.piece.token >= 0;
-  if (open.streamed() && (told || event.piece.finish))
+  if (open.streamed() && (tells || is_last))
     open.usage.decode_seconds = seconds_since_admission(open) - open.usage.prompt_seconds;
-  if (told) event.usage = open.usage;
-  if (!event.piece.finish) return;
-  open.ended[static_cast<std::size_t>(sample)] = true;
-  if (!open.all_ended()) return;
-  event.done = true;
-  event.usage = std::move(open.usage);  // but for its numbers, which stay
+  if (tells) sampled.so_far = open.usage;
+  event.news = std::move(sampled);
+  if (!is_last) return;
+  open.ended[sample] = true;
+  if (open.all_ended()) event.ended = std::move(open.usage);  // but for its numbers, which stay
 }
 
 void RequestTable::put_refusal(OpenRequest& open, const Outcome& outcome) {
-  events_.push_back(Event{.request = open.request.id,
-                          .piece = {.token = -1},
-                          .done = true,
-                          .usage = open.usage,
-                          .refusal = outcome.refusal,
-                          .message = outcome.message,
-                          .retry_seconds = outcome.retry_seconds,
-                          .report = std::exchange(open.report, nullptr)});
+  Refused refused{.why = outcome.refusal, .message = outcome.message, .retry_seconds = outcome.retry_seconds};
+  Usage usage = open.usage;
+  Event& event = put(open);
+  event.news = std::move(refused);
+  event.ended = std::move(usage);
 }
 
 void RequestTable::end_samples(OpenRequest& open, sampling::Finish finish, const std::string& message) {
   for (std::size_t i = 0; i < open.ended.size(); ++i) {
     if (open.ended[i]) continue;
-    sampling::Piece last{.token = -1, .finish = finish};
+    sampling::Piece last{.finish = finish};
     // An answer that failed is none: its sample, which may be what failed, isn't asked for the rest of the text.
     const bool failed = finish == sampling::Finish::kError || finish == sampling::Finish::kUnsatisfiable;
     if (!failed) flush_into(last, *open.request.samples[i]);
-    put(open, static_cast<int>(i), std::move(last), message);
+    put(open, {.sample = static_cast<int>(i), .piece = std::move(last), .message = message});
   }
 }
 

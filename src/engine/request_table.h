@@ -4,7 +4,7 @@
 // Invariants
 //  1. A request is open from open() to end(). Its memory stays until deliver(), so that pointers to it and to its
 //     sequences last for the step.
-//  2. A request's last event, the one with `done`, is put out by end(); or with its last sample's last piece by add(),
+//  2. A request's last event, Event::ended, is put out by end(); or with its last sample's last piece by add(),
 //     which then calls end().
 //  3. Each request that was opened is counted by one of Snapshot's counters of ends, once.
 #pragma once
@@ -72,7 +72,7 @@ class RequestTable {
     }
   }
 
-  /// Puts out what a sample's token brought; or, without a token (-1), nothing but the sample's end. `cut` ends a sample
+  /// Puts out what a sample's token brought; or, without a token, nothing but the sample's end. `cut` ends a sample
   /// that doesn't end by itself: with the text it held back.
   /// REQUIRES: n_samples == 1. Throws what Generation::flush() throws; then the request can only be ended as failed.
   void add(Sequence& sequence, sampling::Piece&& piece, std::optional<sampling::Finish> cut = {});
@@ -86,11 +86,6 @@ class RequestTable {
   /// Puts out its prompt's embedding.
   void add_embedding(OpenRequest& open, std::vector<float> embedding);
 
-  /// Puts out the answer to a question.
-  void add_view(RequestId question, std::shared_ptr<const View> view);
-  /// And to a PrefixCommand.
-  void add_answer(RequestId command, PrefixAnswer answer);
-
   /// The one way out: releases the sequences, puts out the last events, counts, and removes the request.
   /// Throws what Generation::flush() throws, except for kFailed; then the request can only be ended as failed.
   void end(OpenRequest& open, const Outcome& outcome);
@@ -99,7 +94,8 @@ class RequestTable {
   OpenRequests deliver(const EventSink& sink);
 
  private:
-  void put(OpenRequest& open, int sample, sampling::Piece&& piece, std::string message = {});
+  Event& put(OpenRequest& open);
+  void put(OpenRequest& open, Sampled&& sampled);
   void put_refusal(OpenRequest& open, const Outcome& outcome);
   void end_samples(OpenRequest& open, sampling::Finish finish, const std::string& message);
   void count(const OpenRequest& open, const Outcome& outcome);

@@ -98,8 +98,7 @@ void RowReader::sample_siblings(Sequence& first, std::span<const float> logits) 
 }
 
 void RowReader::sample_one(Sequence& sequence, std::span<float> logits, Kept& kept) {
-  if (sequence.request->request.max_tokens == 0)
-    return requests_.add(sequence, {.token = -1}, sampling::Finish::kLength);
+  if (sequence.request->request.max_tokens == 0) return requests_.add(sequence, {}, sampling::Finish::kLength);
   if (!sequence.request->request.samples[static_cast<std::size_t>(sequence.sample)]->ready()) {
     if (!kept) kept = std::make_shared<const std::vector<float>>(logits.begin(), logits.end());
     sequence.logits = kept;

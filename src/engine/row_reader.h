@@ -1,5 +1,5 @@
-// RowReader: what comes of a step's logits and hidden states: scores of prompts' tokens, embeddings, new tokens. Not thread safe;
-// the engine's thread owns it.
+// RowReader: what comes of a step's logits and hidden states: scores of prompts' tokens, embeddings, new tokens. Not
+// thread safe; the engine's thread owns it.
 #pragma once
 
 #include <memory>
@@ -27,9 +27,9 @@ class RowReader {
     kv::Token token = -1;           ///< that the device drew, if it was to
   };
 
-  /// Puts out what comes of a sequence's part in the step that has just been computed, and ends it if that was its last.
-  /// Throws what Generation throws. REQUIRES: it has not left.
-  /// Where a sample isn't ready its row waits: Sequence::logits.
+  /// Puts out what comes of a sequence's part in the step that has just been computed, and ends it if that was its
+  /// last. Throws what Generation throws. REQUIRES: it has not left. Where a sample isn't ready its row waits:
+  /// Sequence::logits.
   void read(const StepPart& part, const Rows& rows, Clock::time_point now);
 
   /// Draws the token of a row that waits, if its sample is ready by now. Throws what Generation throws.

@@ -1,3 +1,7 @@
+// Who is preempted, and when. extend(): a sequence that runs needs a block, and there is none: preempt_last().
+// make_way(): a key that holds less than its part lacks places or blocks to be admitted. keep_to_places(): samples have
+// parted, and more run than the batch has places. Which key gives: key_shares.h; of its sequences it is the last.
+// preempt_one() puts one back into the queue: each way leads there.
 #include "engine/scheduler.h"
 
 #include <fmt/format.h>
@@ -70,7 +74,7 @@ void Scheduler::enqueue(Sequence& fresh, Clock::time_point now) {
   shares_.come(*fresh.request);
   budget_.came(fresh.request->key(), now);
   fresh.request->share->queue.add(fresh);
-  fresh.state = SequenceState::kReady;
+  fresh.stage = SequenceStage::kReady;
 }
 
 void Scheduler::begin_step(double tokens_per_second, Clock::time_point now) {
@@ -92,7 +96,8 @@ Sequence* Scheduler::next() {
   return nullptr;
 }
 
-// Where there are other keys, a request with many samples must not wait for as many places: it would hold up all behind it.
+// Where there are other keys, a request with many samples must not wait for as many places: it would hold up all behind
+// it.
 bool Scheduler::has_place(const Sequence& sequence) const {
   return running_samples_ + (keys() > 1 ? 1 : sequence.n_samples) <= max_batch_;
 }
@@ -146,7 +151,7 @@ std::expected<Scheduler::Turn, kv::NoRoom> Scheduler::admit(Sequence& sequence) 
       return Turn::kFollows;
     }
     if (tiers_.ask(sequence, matched, tokens_per_second_, now_)) {
-      sequence.state = SequenceState::kAsking;
+      sequence.stage = SequenceStage::kAsking;
       return Turn::kAsks;
     }
     most_cached = tiers_.most_cached(sequence, matched);
@@ -166,7 +171,7 @@ std::expected<Scheduler::Turn, kv::NoRoom> Scheduler::admit(Sequence& sequence) 
   figures_.passes += share.queue.admitted(sequence);
   shares_.admitted(share);
   sequence.seq = *seq;
-  sequence.state = SequenceState::kPrefill;
+  sequence.stage = SequenceStage::kPrefill;
   sequence.computed = sequence.planned = cache_.lengths(*seq).cached_len;
   running_.insert(std::ranges::upper_bound(running_, &sequence, ByRank{}), &sequence);
   sequence.places = keys() > 1 ? 1 : sequence.n_samples;
@@ -214,8 +219,8 @@ std::int64_t Scheduler::growth_room() const {
   return sum;
 }
 
-// What one sample takes to grow by a block: one in each group, unless what the window leaves behind pays for it; and a state, unless
-// it goes on in the one it has.
+// What one sample takes to grow by a block: one in each group, unless what the window leaves behind pays for it; and a
+// state, unless it goes on in the one it has.
 std::int64_t Scheduler::next_blocks(const Sequence& sequence) const {
   const std::int32_t bs = cache_.config().block_size;
   const auto blocks_for = [bs](std::int64_t tokens) { return (tokens + bs - 1) / bs; };
@@ -236,7 +241,7 @@ std::int64_t Scheduler::next_blocks(const Sequence& sequence) const {
 
 void Scheduler::leave_running(Sequence& sequence) {
   tiers_.drop(sequence);
-  if (share_ && sequence.state == SequenceState::kPrefill) in_flight_.leave(sequence);
+  if (share_ && sequence.stage == SequenceStage::kPrefill) in_flight_.leave(sequence);
   // With rows that the executor didn't take, nothing behind its last whole block is kept.
   if (sequence.rows > 0) {
     cache_.abandon(sequence.seq);
@@ -256,24 +261,24 @@ void Scheduler::leave_running(Sequence& sequence) {
 }
 
 void Scheduler::release(Sequence& sequence) {
-  switch (sequence.state) {
-    case SequenceState::kFollowing:
+  switch (sequence.stage) {
+    case SequenceStage::kFollowing:
       in_flight_.unfollow(sequence);
       sequence.request->share->queue.remove(sequence);
       break;
-    case SequenceState::kReady:
-    case SequenceState::kAsking:
+    case SequenceStage::kReady:
+    case SequenceStage::kAsking:
       tiers_.drop(sequence);
       sequence.request->share->queue.remove(sequence);
       break;
-    case SequenceState::kPrefill:
-    case SequenceState::kDecode:
+    case SequenceStage::kPrefill:
+    case SequenceStage::kDecode:
       leave_running(sequence);
       break;
-    case SequenceState::kEnded:
+    case SequenceStage::kEnded:
       break;
   }
-  sequence.state = SequenceState::kEnded;
+  sequence.stage = SequenceStage::kEnded;
 }
 
 int Scheduler::running_requests() const {
@@ -312,19 +317,19 @@ void Scheduler::preempt(const OpenRequest& last) {
 }
 
 void Scheduler::preempt_one(Sequence& sequence) {
-  if (sequence.state == SequenceState::kDecode) {
+  if (sequence.stage == SequenceStage::kDecode) {
     kv::Text history = sequence.request->request.prompt.text();
     history.append(sequence.out);
     sequence.history = std::move(history);
   }
   sequence.request->share->queue.add(sequence);  // before anything changes: it takes memory
   leave_running(sequence);
-  sequence.state = SequenceState::kReady;
+  sequence.stage = SequenceStage::kReady;
   sequence.asked = false;
 }
 
-// Gives the sequence's next `rows` tokens slots in the cache, at the cost of the key that holds most. Afterwards rows == 0
-// if it was itself the last of that; false: it is the last runner and the pool is full.
+// Gives the sequence's next `rows` tokens slots in the cache, at the cost of the key that holds most. Afterwards rows
+// == 0 if it was itself the last of that; false: it is the last runner and the pool is full.
 bool Scheduler::extend(Sequence& sequence, std::vector<kv::BlockOp>& ops) {
   const int rows = sequence.rows;
   while (!cache_.extend(sequence.seq, rows, ops)) {
@@ -373,7 +378,8 @@ Sequence* Scheduler::plan(std::vector<kv::BlockOp>& ops, double tokens_per_secon
   return nullptr;
 }
 
-// Of the tokens that the device draws in the planned step, which one is the sequence's; -1: the host draws it, or nobody.
+// Of the tokens that the device draws in the planned step, which one is the sequence's; -1: the host draws it, or
+// nobody.
 int Scheduler::next_draw(const Sequence& sequence) {
   const Request& request = sequence.request->request;
   if (!ahead() || sequence.n_samples > 1 || request.max_tokens == 0) return -1;
@@ -429,22 +435,22 @@ void Scheduler::computed(double seconds) {
     COPPICE_ASSERT(sequence->computed == part.first);
     sequence->computed += part.rows;
     COPPICE_ASSERT(cache_.lengths(sequence->seq).computed_len == sequence->computed);
-    if (sequence->state == SequenceState::kDecode) continue;
+    if (sequence->stage == SequenceStage::kDecode) continue;
     // What a resumed sequence had generated counts as generated, not as computed.
     const auto prompt = static_cast<std::int32_t>(sequence->request->request.prompt.size());
     figures_.computed_tokens += std::max(0, std::min(sequence->computed, prompt) - part.first);
     if (!part.completes) continue;
     if (share_) in_flight_.leave(*sequence);
-    sequence->state = SequenceState::kDecode;
+    sequence->stage = SequenceStage::kDecode;
     sequence->history = {};
   }
   in_flight_.wake();
 }
 
 void Scheduler::part(Sequence& sequence, Sequence& sibling) {
-  COPPICE_ASSERT(sequence.n_samples > 1 && sequence.state == SequenceState::kDecode);
+  COPPICE_ASSERT(sequence.n_samples > 1 && sequence.stage == SequenceStage::kDecode);
   sibling.seq = cache_.fork(sequence.seq);
-  sibling.state = SequenceState::kDecode;
+  sibling.stage = SequenceStage::kDecode;
   sibling.computed = sibling.planned = sequence.computed;
   sibling.n_samples = 1;
   --sequence.n_samples;

@@ -4,17 +4,17 @@
 //
 // Invariants
 //  1. A sequence is ready, following, running or ended. The queue holds those that are ready or following.
-//  2. running is in the order of rank (priority, then first arrival), so a request's sequences stand together. The first to be preempted is the
-//     last of the key that holds most.
-//  3. A step has a row for every decoding sequence, then prefill chunks up to the budget (step_budget.h); one medium that can't be cut may
-//     exceed that. Beside decodes prompts get
-//     half of the budget at most (a block if that is more), else all of it. The budget is never smaller than
-//     max_batch + 1, so that decodes cannot keep a prefill out for ever. Nor can more important prompts: of those who
-//     prefill the first to arrive has a block's rows, or a quarter of the prompts' if that is less. Keys take turns, whatever
-//     the priorities. The rows whose logits score prompts' tokens are shared out likewise, from a budget of their own: logits take memory.
+//  2. running is in the order of rank (priority, then first arrival), so a request's sequences stand together. The
+//     first to be preempted is the last of the key that holds most.
+//  3. A step has a row for every decoding sequence, then prefill chunks up to the budget (step_budget.h); one medium
+//     that can't be cut may exceed that. Beside decodes prompts get half of the budget at most (a block if that is
+//     more), else all of it. The budget is never smaller than max_batch + 1, so that decodes cannot keep a prefill out
+//     for ever. Nor can more important prompts: of those who prefill the first to arrive has a block's rows, or a
+//     quarter of the prompts' if that is less. Keys take turns, whatever the priorities. The rows whose logits score
+//     prompts' tokens are shared out in the same way, from a budget of their own: logits take memory.
 //  4. Beside others a request is admitted only if afterwards every running sample can still grow by a block. So no
-//     preemption follows an admission within block_size steps: a preempted request comes back when there is room, not as
-//     soon as it just fits. Who runs alone needs no such room.
+//     preemption follows an admission within block_size steps: a preempted request comes back when there is room, not
+//     as soon as it just fits. Who runs alone needs no such room.
 #pragma once
 
 #include <cstdint>
@@ -39,8 +39,8 @@ namespace coppice::engine {
 
 class Scheduler {
  public:
-  /// depth: the executor's. Where two steps may be in hand, one is planned while the one before it runs, and a chunk is half of the
-  /// cache's max_extend.
+  /// depth: the executor's. Where two steps may be in hand, one is planned while the one before it runs, and a chunk is
+  /// half of the cache's max_extend.
   Scheduler(kv::Cache& cache, Tiers& tiers, const EngineConfig& config, Snapshot& figures, int depth = 0);
 
   struct Objection {
@@ -62,31 +62,35 @@ class Scheduler {
 
   /// tokens_per_second: of prompts, lately; 0: not known.
   void begin_step(double tokens_per_second, Clock::time_point now);
-  /// nullptr: nobody waits, or the batch has no place for who is next. Whoever it names is admitted, follows, asks, ends or is held up before the next call.
+  /// nullptr: nobody waits, or the batch has no place for who is next. Whoever it names is admitted, follows, asks,
+  /// ends or is held up before the next call.
   Sequence* next();
   enum class Turn : std::uint8_t { kRuns, kFollows, kAsks };
   /// NoRoom, of blocks or places: it stays in the queue. If it will never have room (NoRoom::never) the caller ends it.
   std::expected<Turn, kv::NoRoom> admit(Sequence& sequence);
-  /// Preempts the last sequence of the key that holds most of what admit() lacked. False: that would not be fair (key_shares.h).
+  /// Preempts the last sequence of the key that holds most of what admit() lacked. False: that would not be fair
+  /// (key_shares.h).
   bool make_way(const Sequence& sequence);
   /// It was not admitted; it is not next any more in this step.
   void hold_up(const Sequence& sequence) { shares_.hold_up(sequence); }
 
   /// Takes what the store's threads have brought.
   void arrive(Clock::time_point now) {
-    for (Sequence* const sequence : tiers_.poll(now)) sequence->state = SequenceState::kReady;
+    for (Sequence* const sequence : tiers_.poll(now)) sequence->stage = SequenceStage::kReady;
   }
-  /// What of a sequence that loads is in the pool by now counts as computed. Returns how many tokens have come in all, when it loads no more: it
-  /// goes on by computing. If it throws, the sequence can only be released.
+  /// What of a sequence that loads is in the pool by now counts as computed. Returns how many tokens have come in all,
+  /// when it loads no more: it goes on by computing. If it throws, the sequence can only be released.
   std::optional<std::int32_t> take_loaded(Sequence& sequence);
   /// Those who wait for blocks that have come.
   void wake() { in_flight_.wake(); }
 
-  // A step: plan(), submitted(), launch(), computed(). Of those that work ahead the next plan() may come before computed().
+  // A step: plan(), submitted(), launch(), computed(). Of those that work ahead the next plan() may come before
+  // computed().
 
-  /// Decides the rows of planned(), gives them slots in the cache, preempts for room. tokens_per_second: of prompts, lately; 0: not known. Returns a sequence
-  /// that runs all alone and cannot grow any more: nothing is planned, and it is to be released, or gets room and another plan(). If this throws, whoever has `rows` can only be
-  /// released; likewise whoever is in flying(), of computed().
+  /// Decides the rows of planned(), gives them slots in the cache, preempts for room. tokens_per_second: of prompts,
+  /// lately; 0: not known. Returns a sequence that runs all alone and cannot grow any more: nothing is planned, and it
+  /// is to be released, or gets room and another plan(). If this throws, whoever has `rows` can only be released. If
+  /// computed() throws, whoever is in flying() can only be released.
   Sequence* plan(std::vector<kv::BlockOp>& ops, double tokens_per_second, Clock::time_point now);
   PlannedStep& planned() { return planned_; }
 
@@ -116,8 +120,8 @@ class Scheduler {
   int running_samples() const { return running_samples_; }
   int running_requests() const;
   int following() const { return in_flight_.followers(); }
-  /// Followers wait for blocks of flying(). They join the next step if that is planned when this one is through; else its leader gets a step
-  /// for the few tokens that are its own, and reads all weights for them.
+  /// Followers wait for blocks of flying(). They join the next step if that is planned when this one is through; else
+  /// its leader gets a step for the few tokens that are its own, and reads all weights for them.
   bool flying_wakes() const { return flying_.step && in_flight_.near(); }
 
  private:

@@ -1,19 +1,19 @@
 // What the engine knows of a request while it is open, and of each of its sequences. Plain state: the scheduler moves
-// a Sequence between its states, RequestTable makes events of what happens. Not thread safe.
+// a Sequence between its stages, RequestTable makes events of what happens. Not thread safe.
 //
 // A fresh request is one Sequence that stands for all n samples: their prompt is prefilled once. With the prompt's last
 // logits it becomes n Sequences of one sample each. A preempted Sequence waits again, with the tokens it has generated
 // as part of the text to match.
 //
 // Invariants
-//  1. kPrefill and kDecode have a live `seq` in the cache, no other state has.
-//  2. Between steps: computed_len(seq) == computed <= planned == len(seq), unless it loads. The tokens between are in steps that run (planned_step.h).
-//     A kDecode sequence has at most one known token, out.back(), that is not computed: exactly one if no step runs and it has no
-//     `logits`, none if it has.
+//  1. kPrefill and kDecode have a live `seq` in the cache, no other stage has.
+//  2. Between steps: computed_len(seq) == computed <= planned == len(seq), unless it loads. The tokens between are in
+//     steps that run (planned_step.h). A kDecode sequence has at most one known token, out.back(), that is not
+//     computed: exactly one if no step runs and it has no `logits`, none if it has.
 //  3. n_samples > 1 only while `out` is empty.
-//  4. Only one sequence of a request is there while next_scored is in the prompt, and then computed < next_scored: the row
-//     before that token is computed, or computed again, by whoever is to score it. Likewise for next_pooled, and then
-//     computed <= next_pooled.
+//  4. Only one sequence of a request is there while next_scored is in the prompt, and then computed < next_scored: the
+//     row before that token is computed, or computed again, by whoever is to score it. Likewise for next_pooled, and
+//     then computed <= next_pooled.
 #pragma once
 
 #include <algorithm>
@@ -37,7 +37,7 @@ namespace coppice::engine {
 struct OpenRequest;
 struct KeyShare;
 
-enum class SequenceState : std::uint8_t {
+enum class SequenceStage : std::uint8_t {
   kReady,      ///< in the queue, may be admitted
   kFollowing,  ///< in the queue, waits for a leader's blocks (in_flight.h)
   kAsking,     ///< in the queue, waits for a store's answer (tiers.h)
@@ -50,7 +50,7 @@ struct Sequence {
   OpenRequest* request = nullptr;
   int sample = 0;     ///< the first sample that this sequence stands for
   int n_samples = 1;  ///< > 1: the prompt is not computed yet, the samples have not parted
-  SequenceState state = SequenceState::kEnded;
+  SequenceStage stage = SequenceStage::kEnded;
 
   std::vector<kv::Token> out;  ///< generated so far; survives a preemption
   kv::Text history;            ///< prompt + out, made when it was preempted after its first token
@@ -63,19 +63,22 @@ struct Sequence {
   bool held_up = false;       ///< a medium that can't be cut found no room in the last step
   int draw = -1;  ///< the token behind `planned` is this one of those that the last planned step draws; -1: it isn't
   Clock::time_point last_token{};
-  /// kDecode: those that the next token is drawn from, which waits until its sample is ready. Null: it doesn't. Siblings share them.
+  /// kDecode: those that the next token is drawn from, which waits until its sample is ready. Null: it doesn't.
+  /// Siblings share them.
   std::shared_ptr<const std::vector<float>> logits;
 
   Sequence* leader = nullptr;  ///< kFollowing; this and `needed` are kept by InFlight
   std::int32_t needed = 0;     ///< tokens that the leader has to compute first
 
-  /// What comes of it from a store. From kAsking to its end: while it loads, [computed, len(seq)) of it are awaited, and it has no rows.
+  /// What comes of it from a store. From kAsking to its end: while it loads, [computed, len(seq)) of it are awaited,
+  /// and it has no rows.
   std::unique_ptr<Inflow> inflow;
   bool asked = false;  ///< the store was asked since it last came into the queue
 
   /// What has to be in the cache before the next token can be sampled.
   kv::TextView tokens() const;
-  /// The beginning of tokens() that may be found there: whose logits are wanted has to be computed. It ends where they may be cut.
+  /// The beginning of tokens() that may be found there: whose logits are wanted has to be computed. It ends where they
+  /// may be cut.
   kv::TextView matchable() const;
   /// Its tokens at positions [first, first + n). REQUIRES: they are known; of a kDecode sequence, in `out`.
   kv::TextView row_tokens(std::int32_t first, int n) const;
@@ -84,9 +87,10 @@ struct Sequence {
   bool loads() const { return inflow != nullptr && inflow->loads; }
   /// It is admitted and has tokens() that no step has, and that no store brings.
   bool prefills() const {
-    return state == SequenceState::kPrefill && !loads() && static_cast<std::size_t>(planned) < tokens().size();
+    return stage == SequenceStage::kPrefill && !loads() && static_cast<std::size_t>(planned) < tokens().size();
   }
-  /// Of its next `n` rows: those whose logits foretell a token of the prompt that is to be scored. Neighbours, as rows_with_scored() has it.
+  /// Of its next `n` rows: those whose logits foretell a token of the prompt that is to be scored. Neighbours, as
+  /// rows_with_scored() has it.
   struct Scored {
     int first = 0, n = 0;
   };
@@ -95,7 +99,7 @@ struct Sequence {
   int rows_with_scored(int n) const;
   /// Of its next `n` rows: those whose hidden states are to be pooled.
   int pooled_in(int n) const;
-  bool admitted() const { return state == SequenceState::kPrefill || state == SequenceState::kDecode; }
+  bool admitted() const { return stage == SequenceStage::kPrefill || stage == SequenceStage::kDecode; }
 
  private:
   std::int32_t next_scored() const;
@@ -120,15 +124,15 @@ struct OpenRequest {
 
   Request request;
   std::size_t weight = 0;  ///< mailbox.h
-  std::size_t charge =
-      0;  ///< what the mailbox counts for it, without what it shares; 0: it is beyond the limit, and to be declined
-  std::uint64_t arrival = 0;  ///< in which order it came
-  KeyShare* share = nullptr;  ///< its key's (key_shares.h), from its first place in the queue to its end
-  std::uint64_t turn = 0;     ///< in which order its key's requests came
+  /// What the mailbox counts for it, without what it shares; 0: it is beyond the limit, and to be declined.
+  std::size_t charge = 0;
+  std::uint64_t arrival = 0;     ///< in which order it came
+  KeyShare* share = nullptr;     ///< its key's (key_shares.h), from its first place in the queue to its end
+  std::uint64_t nth_of_key = 0;  ///< in which order its key's requests came
   Usage usage;
-  std::int32_t told = -1;  ///< the last Event::progress: so many tokens were computed
-  std::int32_t next_scored =
-      0;  ///< the first token of the prompt whose log-probability is to go out, no medium; its length: none
+  std::int32_t told = -1;  ///< the last Progress: so many tokens were computed
+  /// The first token of the prompt whose log-probability is to go out, no medium; its length: none.
+  std::int32_t next_scored = 0;
   std::int32_t next_pooled = 0;  ///< the first token of the prompt whose hidden state is to be pooled; its length: none
   std::vector<std::unique_ptr<Sequence>> sequences;  ///< ended ones included
   std::vector<bool> ended;                           ///< [n]: the sample's last piece went out
@@ -170,7 +174,7 @@ inline std::int32_t Sequence::known() const {
 }
 
 inline kv::TextView Sequence::row_tokens(std::int32_t first, int n) const {
-  const bool decodes = state == SequenceState::kDecode;
+  const bool decodes = stage == SequenceStage::kDecode;
   const auto begin = static_cast<std::size_t>(decodes ? first - request->usage.prompt_tokens : first);
   const kv::TextView known = decodes ? kv::TextView(out) : tokens();
   COPPICE_ASSERT(begin + static_cast<std::size_t>(n) <= known.size());

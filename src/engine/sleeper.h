@@ -1,5 +1,5 @@
-// Sleeper: lets the weights' memory go when nothing has been computed for a while. StepRunner brings it back with the next step that has
-// rows. Not thread safe; the engine's thread owns it.
+// Sleeper: lets the weights' memory go when nothing has been computed for a while. StepRunner brings it back with the
+// next step that has rows. Not thread safe; the engine's thread owns it.
 #pragma once
 
 #include <optional>
@@ -24,7 +24,10 @@ class Sleeper {
   /// True: it has gone to sleep. REQUIRES: no step is under way, and nobody waits for one.
   bool rest(Clock::time_point now) {
     if (due().value_or(Clock::time_point::max()) > now) return false;
-    if (runner_.sleep()) return true;
+    try {
+      if (runner_.sleep()) return true;
+    } catch (const executor::StepError&) {  // the device failed: the next step's requests are told so
+    }
     after_ = Clock::duration::zero();  // the executor can't
     return false;
   }

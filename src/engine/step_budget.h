@@ -1,8 +1,11 @@
-// StepBudget: how many rows a step may have. Beside decodes EngineConfig::step_tokens, of which prompts get half; two things bound them by time, too:
-//  - Where nothing decodes nobody waits for the step but who comes meanwhile, and more rows share what a step does once: such a step may have 2, 4
-//    or more times as many, up to alone_tokens, as long as it takes no longer than alone_seconds at the pace of the last one.
-//  - While several keys come, a key's short request waits for the step that runs, and shares the next ones. Then prompts have no more rows than
-//    take kSharedSeconds at the recent pace, and no fewer than kSharedRows, which read the weights seldom enough.
+// StepBudget: how many rows a step may have. Beside decodes EngineConfig::step_tokens, of which prompts get half; two
+// things bound them by time, too:
+//  - Where nothing decodes nobody waits for the step but who comes meanwhile, and more rows share what a step does
+//    once: such a step may have 2, 4 or more times as many, up to alone_tokens, as long as it takes no longer than
+//    alone_seconds at the pace of the last one.
+//  - While several keys come, a key's short request waits for the step that runs, and shares the next ones. Then
+//    prompts have no more rows than take kSharedSeconds at the recent pace, and no fewer than kSharedRows, which read
+//    the weights seldom enough.
 //
 // Plain arithmetic. Not thread safe.
 #pragma once
@@ -49,7 +52,8 @@ class StepBudget {
     return std::min(step_tokens_ - decodes, std::max(most / kPartBesideDecodes, block_size_));
   }
 
-  /// A step took `seconds`; `prompt_rows` of its `rows` belonged to prompts. One with few rows says little about the pace of many.
+  /// A step took `seconds`; `prompt_rows` of its `rows` belonged to prompts. One with few rows says little about the
+  /// pace of many.
   void stepped(int prompt_rows, int rows, double seconds) {
     if (prompt_rows < rows || 2 * rows < alone_) return;
     const int before = alone_;

@@ -31,14 +31,14 @@ EngineConfig completed(EngineConfig config, const executor::ExecutorInfo& info) 
 }
 
 /// REQUIRES: not the pool.
-tier::Place place_of(CacheTier which) {
+tier::StoreKind store_kind_of(CacheTier which) {
   switch (which) {
     case CacheTier::kHost:
-      return tier::Place::kHost;
+      return tier::StoreKind::kHost;
     case CacheTier::kDisk:
-      return tier::Place::kDisk;
+      return tier::StoreKind::kDisk;
     default:
-      return tier::Place::kRedis;
+      return tier::StoreKind::kRedis;
   }
 }
 
@@ -65,6 +65,7 @@ StepLoop::StepLoop(Mailbox& mailbox, kv::Cache cache, executor::Executor& execut
       starts_({cache_, tiers_, scheduler_, requests_, prefixes_, viewer_, rates_, figures_}),
       traffic_(cache_, tiers_, scheduler_, runner_, config_) {
   specs_.reserve(static_cast<std::size_t>(std::max(config_.max_batch, 1)));
+  answers_.reserve(kOrdersInStep);
   publish_snapshot();
 }
 
@@ -97,7 +98,7 @@ bool StepLoop::step() {
   if (figures_.steps > steps || requests_.size() > 0) sleeper_.worked(now_);
   watch_.stepped(figures_);
   publish_snapshot();
-  answer();   // who watches is shown what the step has left
+  answer();   // who watches is shown what the step has left; who gave an order sees it in the figures, too
   deliver();  // the step's events go out
   const bool rests = figures_.steps == steps && !scheduler_.flying().step && !tiers_.ready();
   const bool waits = tiers_.waits_until(now_).has_value() ||
@@ -129,29 +130,28 @@ void StepLoop::obey() {
     OpenRequest* open = requests_.find(id);
     if (open != nullptr) attempt(*open, [&] { end(*open, {.kind = Outcome::Kind::kCancelled}); });
   }
-  for (PrefixCommand& command : commands_.prefixes) obey(command);
+  for (auto& [order, reply] : commands_.orders) obey(order, reply);
   if (commands_.tiers) attach(std::move(*commands_.tiers));
   if (commands_.settle) traffic_.begin_to_settle(*commands_.settle);
   commands_.tiers.reset();
   commands_.settle.reset();
   commands_.requests.clear();
   commands_.cancelled.clear();
-  commands_.prefixes.clear();
+  commands_.orders.clear();
 }
 
-void StepLoop::obey(PrefixCommand& command) {
-  const RequestId id = command.id;
-  const std::optional<CacheTier> only = command.tier;
-  try {
-    if (command.kind == PrefixCommand::Kind::kKeepPayers) spare([&] { traffic_.revoke(std::move(command.revoked)); });
-    if (command.kind == PrefixCommand::Kind::kReset && only != CacheTier::kPool) {
-      const bool is_there = traffic_.forget(only ? std::optional(place_of(*only)) : std::nullopt);
-      if (only) return requests_.add_answer(id, {.absent = !is_there});
+void StepLoop::obey(PrefixCommand& order, Reply<PrefixAnswer>& reply) {
+  const std::optional<CacheTier> only = order.tier;
+  spare([&] {
+    PrefixAnswer answer;
+    if (order.kind == PrefixCommand::Kind::kKeepPayers) spare([&] { traffic_.revoke(std::move(order.revoked)); });
+    if (order.kind == PrefixCommand::Kind::kReset && only != CacheTier::kPool) {
+      const bool is_there = traffic_.forget(only ? std::optional(store_kind_of(*only)) : std::nullopt);
+      answer.absent = !is_there;
     }
-    requests_.add_answer(id, prefixes_.obey(std::move(command)));
-  } catch (const std::exception&) {
-    spare([&] { requests_.add_answer(id, {.failed = true}); });
-  }
+    if (!only || only == CacheTier::kPool) answer = prefixes_.obey(std::move(order));
+    answers_.emplace_back(std::move(reply), std::make_shared<const PrefixAnswer>(std::move(answer)));
+  });
 }
 
 void StepLoop::attach(TierConfig&& tiers) {
@@ -238,8 +238,8 @@ void StepLoop::take_loaded() {
   scheduler_.wake();
 }
 
-// For those who have just come, at most: preempted requests may stretch the queue. One goes of the key that has most in the queue: a newcomer, or
-// else the last that was let in.
+// For those who have just come, at most: preempted requests may stretch the queue. One goes of the key that has most in
+// the queue: a newcomer, or else the last that was let in.
 void StepLoop::turn_away() {
   std::map<std::string_view, int> counts;
   if (waiting() > config_.max_waiting && scheduler_.keys() > 1) spare([&] { counts = requests_.never_admitted(); });
@@ -255,8 +255,8 @@ void StepLoop::turn_away() {
   }
 }
 
-// The part that the step's requests share. An executor that works ahead gets its next step before the one that it runs is collected; and is
-// told how to sample it afterwards, when the tokens before are known.
+// The part that the step's requests share. An executor that works ahead gets its next step before the one that it runs
+// is collected; and is told how to sample it afterwards, when the tokens before are known.
 void StepLoop::compute() {
   begin_step();
   if (scheduler_.flying().step) collect();
@@ -305,8 +305,8 @@ void StepLoop::prepare_samples() {
   }
 }
 
-// Everybody who has rows in the step fails: the cache has slots for them, and nothing in them. If the plan failed before
-// anybody had rows, the last in rank fails, or the next step would meet the same.
+// Everybody who has rows in the step fails: the cache has slots for them, and nothing in them. If the plan failed
+// before anybody had rows, the last in rank fails, or the next step would meet the same.
 void StepLoop::fail_plan(const std::exception& error) {
   tiers_.not_moved(scheduler_.planned().moves);
   const auto& running = scheduler_.running();  // whoever fails leaves it
@@ -398,7 +398,7 @@ void StepLoop::let_land() {
 void StepLoop::end_for_room(Sequence& sequence, Outcome too_long) {
   OpenRequest& open = *sequence.request;
   if (!open.streamed()) return end(open, std::move(too_long));
-  requests_.add(sequence, {.token = -1}, sampling::Finish::kLength);
+  requests_.add(sequence, {}, sampling::Finish::kLength);
 }
 
 void StepLoop::publish_snapshot() {
@@ -426,10 +426,12 @@ void StepLoop::publish_snapshot() {
 
 // However many ask, and however large their pictures are, those whose text is computed hardly wait for them.
 void StepLoop::answer() {
+  for (auto& [reply, answer] : answers_) reply.give(std::move(answer));
+  answers_.clear();
   if (commands_.questions.empty()) return;
   const auto begin = config_.now();
-  const Question& question = commands_.questions.front();
-  spare([&] { requests_.add_view(question.id, std::make_shared<const View>(viewer_.answer(question, requests_))); });
+  auto& [question, reply] = commands_.questions.front();
+  spare([&] { reply.give(std::make_shared<const View>(viewer_.answer(question, requests_))); });
   commands_.questions.clear();
   const auto end = config_.now();
   next_answer_ = end + std::min<Clock::duration>((kAnswersPart - 1) * (end - begin), kLongestPause);
@@ -450,7 +452,7 @@ void StepLoop::shut_down() {
     }
     if (commands_.settle) traffic_.begin_to_settle(*commands_.settle);
     commands_ = {};
-    mailbox_.drain(commands_);  // questions and orders are dropped: their askers are told by the server
+    mailbox_.drain(commands_);  // questions and orders are dropped
   } while (!commands_.empty());
   while (OpenRequest* open = requests_.any()) {
     attempt(*open, [&] { end(*open, {.kind = Outcome::Kind::kCancelled}); });

@@ -1,6 +1,6 @@
 // StepLoop: what happens in a step, from the commands in the mailbox to the events that go out. Owns the cache, the
-// requests and the figures. Belongs to the engine's thread, but for stopped(), snapshot() and config(). What it owns is reached through it
-// alone, so its thread is checked here and nowhere below; when it has stopped another one may look.
+// requests and the figures. Belongs to the engine's thread, but for stopped(), snapshot() and config(). What it owns is
+// reached through it alone, so its thread is checked here and nowhere below; when it has stopped another one may look.
 #pragma once
 
 #include <atomic>
@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "check/assert.h"
@@ -55,13 +56,14 @@ class StepLoop {
     COPPICE_ASSERT(engine_thread_.mine());
     return cache_;
   }
-  /// There is something to do then: a pinned prefix's time is over, or a store has taken too long. None: it may take for ever.
+  /// There is something to do then: a pinned prefix's time is over, or a store has taken too long. None: it may take
+  /// for ever.
   std::optional<Clock::time_point> waits_until() const;
 
  private:
   // The stages of a step.
   void obey();
-  void obey(PrefixCommand& command);
+  void obey(PrefixCommand& order, Reply<PrefixAnswer>& reply);
   void attach(TierConfig&& tiers);
   void take_loaded();
   void expire();
@@ -123,6 +125,8 @@ class StepLoop {
   std::vector<RequestId> newcomers_;  // queued in this step, in the order of arrival
   bool queue_was_empty_ = false;
   std::vector<sampling::SamplerSpec> specs_;
+  /// To orders of this step: whoever reads figures behind an answer is to find them as it says.
+  std::vector<std::pair<Reply<PrefixAnswer>, std::shared_ptr<const PrefixAnswer>>> answers_;
 };
 
 }  // namespace coppice::engine

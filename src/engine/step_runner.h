@@ -1,5 +1,5 @@
-// StepRunner: gives planned steps to the executor, waits for them, and keeps the time that they take. Not thread safe; the engine's
-// thread owns it.
+// StepRunner: gives planned steps to the executor, waits for them, and keeps the time that they take. Not thread safe;
+// the engine's thread owns it.
 #pragma once
 
 #include <cstdint>
@@ -31,13 +31,13 @@ class StepRunner {
   /// The next step as a batch. REQUIRES: no part's sequence has left.
   void build(const kv::Cache& cache, const PlannedStep& step);
 
-  /// Begins the step that was built. If it has rows, and the weights are asleep, they are read again first. Throws what the executor throws; then
-  /// it isn't begun.
+  /// Begins the step that was built. If it has rows, and the weights are asleep, they are read again first. Throws what
+  /// the executor throws; then it isn't begun.
   void submit(PlannedStep& step);
   /// specs: [step.draws].
   void sample(const PlannedStep& step, std::span<const sampling::SamplerSpec> specs);
-  /// Throws what the executor throws; then the step that was submitted behind it has failed, too. What it returns is valid until the next
-  /// call.
+  /// Throws what the executor throws; then the step that was submitted behind it has failed, too. What it returns is
+  /// valid until the next call.
   const executor::Result& wait(PlannedStep& step);
 
   /// Lets the weights' memory go. False: the executor can't. REQUIRES: no step is under way.

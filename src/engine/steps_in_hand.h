@@ -1,5 +1,5 @@
-// How many steps of one sequence may be in hand at once: the cache holds so many chunks ahead (kv::CacheConfig::max_extend), and a step
-// takes one of them.
+// How many steps of one sequence may be in hand at once: the cache holds so many chunks ahead
+// (kv::CacheConfig::max_extend), and a step takes one of them.
 #pragma once
 
 namespace coppice::engine {

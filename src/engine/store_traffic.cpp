@@ -17,7 +17,7 @@ bool StoreTraffic::attach(TierConfig&& tiers) {
   return true;
 }
 
-bool StoreTraffic::forget(std::optional<tier::Place> place) {
+bool StoreTraffic::forget(std::optional<tier::StoreKind> place) {
   forgets_ |= !tiers_.on() && !place;
   return tiers_.forget(place);
 }

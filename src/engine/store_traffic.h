@@ -1,5 +1,5 @@
-// StoreTraffic: the orders that an engine gets about its store: to have one, to forget, to keep all at the end. What goes there and comes from there
-// meanwhile is tiers.h's. Not thread safe; the engine's thread owns it.
+// StoreTraffic: the orders that an engine gets about its store: to have one, to forget, to keep all at the end. What
+// goes there and comes from there meanwhile is tiers.h's. Not thread safe; the engine's thread owns it.
 #pragma once
 
 #include <optional>
@@ -23,17 +23,17 @@ class StoreTraffic {
 
   /// False: it can't be used here; everything goes on without it.
   bool attach(TierConfig&& tiers);
-  /// A reset of the cache: what the store holds of this model goes. False: there is no such place, or none yet; but a store that comes later forgets what is
-  /// to be forgotten everywhere.
-  bool forget(std::optional<tier::Place> place);
+  /// A reset of the cache: what the store holds of this model goes. False: there is no such place, or none yet; but a
+  /// store that comes later forgets what is to be forgotten everywhere.
+  bool forget(std::optional<tier::StoreKind> place);
   /// PrefixCommand::revoked.
   void revoke(std::set<std::string> owners);
   /// Running sequences that wait for the store.
   std::vector<Sequence*> loading() const;
   /// All that is cached is to be stored, the hottest first: by and by, and by settle() until then.
   void begin_to_settle(Clock::time_point until);
-  /// Stores what is left, if there is to be time for that, and waits until the store is done. Nothing of it may keep the engine from ending. REQUIRES: no
-  /// step is in hand.
+  /// Stores what is left, if there is to be time for that, and waits until the store is done. Nothing of it may keep
+  /// the engine from ending. REQUIRES: no step is in hand.
   void settle();
 
  private:

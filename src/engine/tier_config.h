@@ -1,4 +1,5 @@
-// TierConfig: what an engine is told of a store outside of its pool, once that can be used. TierFigures: what came of it. Plain data.
+// TierConfig: what an engine is told of a store outside of its pool, once that can be used. TierFigures: what came of
+// it. Plain data.
 #pragma once
 
 #include <array>

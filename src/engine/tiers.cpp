@@ -7,10 +7,9 @@
 #include <utility>
 
 #include "check/assert.h"
-#include "check/mutex.h"
 #include "engine/piece_names.h"
 #include "engine/sequence.h"
-#include "kv/block_bytes.h"
+#include "engine/tier_box.h"
 #include "tier/piece.h"
 
 namespace coppice::engine {
@@ -22,6 +21,9 @@ using Seconds = std::chrono::duration<double>;
 // A question takes microseconds of a disk, and a round trip of a network.
 constexpr double kLeastAsking = 0.02, kMostAsking = 1, kLeastLoading = 0.05, kMostLoading = 60;
 constexpr std::size_t kMoved = std::size_t{32} << 20;  // bytes that one step loads: some milliseconds
+// Where there is no other work: what a full pool gives up leaves in one step, and the bus carries as much the other way
+// meanwhile.
+constexpr std::size_t kMovedAlone = std::size_t{1} << 30;
 constexpr auto kPause = std::chrono::milliseconds(5);  // until a buffer is free again, which nobody tells
 
 Clock::time_point after(Clock::time_point now, double seconds) {
@@ -30,55 +32,14 @@ Clock::time_point after(Clock::time_point now, double seconds) {
 
 }  // namespace
 
-// What the store's threads bring. They hold it as long as they may bring something.
-struct Tiers::Box {
-  struct Item {
-    std::uint64_t ticket = 0;
-    bool answer = false;  // to a question
-    std::vector<bool> held;
-    std::size_t index = 0;  // else a piece
-    tier::Buffer buffer;    // none: it didn't come
-    bool unsound = false;
-    Clock::time_point when{};
-  };
-
-  void put(Item item) noexcept {
-    const check::Lock lock(mutex);
-    if (!wake) return;  // nobody is there any more
-    try {
-      items.push_back(std::move(item));
-    } catch (const std::exception&) {  // it is given up when its time is over
-    }
-    wake();
-  }
-
-  void wake_with(std::function<void()> w) {
-    const check::Lock lock(mutex);
-    wake = std::move(w);
-  }
-  // From now on nothing is taken.
-  void close() {
-    const check::Lock lock(mutex);
-    wake = nullptr;
-    items.clear();
-  }
-
-  check::Mutex mutex;
-  std::vector<Item> items COPPICE_GUARDED_BY(mutex);
-  std::function<void()> wake COPPICE_GUARDED_BY(mutex);
-};
-
 Tiers::Tiers(kv::Cache& cache, const executor::ExecutorInfo& info, std::function<Clock::time_point()> now,
              std::function<void()> wake)
     : cache_(cache),
       info_(info),
       now_(std::move(now)),
-      n_tables_(cache.config().n_groups()),
-      has_states_(cache.config().state_pages > 0),
-      box_(std::make_shared<Box>()),
-      outflow_(cache, info, config_, figures_) {
-  box_->wake_with(std::move(wake));
-}
+      planner_(cache, config_),
+      box_(std::make_shared<TierBox>(std::move(wake))),
+      outflow_(cache, info, config_, figures_) {}
 
 Tiers::~Tiers() {
   box_->close();
@@ -90,9 +51,9 @@ void Tiers::attach(TierConfig config) {
   cache_.on_eviction([this](const kv::Storable& one) { outflow_.evicted(one); });
 }
 
-bool Tiers::forget(std::optional<tier::Place> place) {
+bool Tiers::forget(std::optional<tier::StoreKind> place) {
   if (!on() || (place && !config_.store->is_at(*place))) return false;
-  config_.store->forget({.place = place, .model = config_.model, .space = {}, .unused_for = {}});
+  config_.store->forget({.kind = place, .model = config_.model, .space = {}, .unused_for = {}});
   outflow_.forget();
   cache_.forget_stored();
   return true;
@@ -101,7 +62,7 @@ bool Tiers::forget(std::optional<tier::Place> place) {
 void Tiers::revoke(const std::set<std::string>& owners) {
   if (!on()) return;
   for (const std::string& owner : owners)
-    config_.store->forget({.place = {}, .model = config_.model, .space = owner_name(owner), .unused_for = {}});
+    config_.store->forget({.kind = {}, .model = config_.model, .space = owner_name(owner), .unused_for = {}});
   outflow_.refuse(owners);
 }
 
@@ -116,18 +77,7 @@ double Tiers::seconds_to_compute(std::int32_t tokens, double otherwise) const {
   return tokens_per_second_ > 0 ? tokens / tokens_per_second_ : otherwise;
 }
 
-// --- asking -----------------------------------------------------------------------------------------------------------
-
-// The longest match up to `matched` that ends with a whole block. A shorter one has other windows and another state.
-std::int32_t Tiers::whole_match(kv::TextView text, const kv::Namespace& ns, std::int32_t matched) const {
-  const std::int32_t bs = cache_.config().block_size;
-  for (;;) {
-    const std::int32_t whole = matched / bs * bs;
-    if (whole == 0) return 0;
-    matched = cache_.match(text.first(static_cast<std::size_t>(whole)), ns);
-    if (matched == whole) return whole;
-  }
-}
+// --- asking
 
 bool Tiers::ask(Sequence& sequence, std::int32_t matched, double tokens_per_second, Clock::time_point now) {
   if (!on() || sequence.asked) return false;
@@ -136,7 +86,7 @@ bool Tiers::ask(Sequence& sequence, std::int32_t matched, double tokens_per_seco
   const kv::TextView text = sequence.matchable();
   const kv::Namespace& ns = sequence.request->request.ns;
   const std::int32_t bs = cache_.config().block_size;
-  const std::int32_t base = whole_match(text, ns, matched);
+  const std::int32_t base = planner_.whole_match(text, ns, matched);
   const std::int32_t end = static_cast<std::int32_t>(text.size()) / bs * bs;
   if (end <= std::max(base, matched)) return false;
 
@@ -144,7 +94,7 @@ bool Tiers::ask(Sequence& sequence, std::int32_t matched, double tokens_per_seco
   inflow->ticket = ++last_ticket_;
   inflow->base = base;
   inflow->end = end;
-  inflow->wanted = pieces(text.first(static_cast<std::size_t>(end)), ns, base);
+  inflow->wanted = planner_.pieces(text.first(static_cast<std::size_t>(end)), ns, base);
   inflow->began = now;
   inflow->give_up = after(now, std::clamp(seconds_to_compute(end - base, kMostAsking), kLeastAsking, kMostAsking));
   std::vector<tier::Name> names;
@@ -160,70 +110,12 @@ bool Tiers::ask(Sequence& sequence, std::int32_t matched, double tokens_per_seco
   return true;
 }
 
-// Block after block: one of each group, then the state at its end.
-std::vector<WantedPiece> Tiers::pieces(kv::TextView text, const kv::Namespace& ns, std::int32_t base) const {
-  const kv::CacheConfig& config = cache_.config();
-  const auto bs = static_cast<std::size_t>(config.block_size);
-  const auto space = space_name(ns);
-  kv::Digest digest = kv::root_digest(config.hash, config.model, config.layout, ns);
-  if (base > 0) {
-    const auto blocks = cache_.whole_blocks(text.first(static_cast<std::size_t>(base)), ns);
-    digest = cache_.storables().digest_of(blocks.back()).value();
-  }
-  std::vector<WantedPiece> wanted;
-  for (auto at = static_cast<std::size_t>(base); at < text.size(); at += bs) {
-    const kv::TextView block = text.subspan(at, bs);
-    digest = kv::block_digest(config.hash, digest, block);
-    const std::vector<std::byte> own = kv::spell(block);
-    for (int g = 0; g < n_tables_ + (has_states_ ? 1 : 0); ++g) {
-      wanted.push_back({.group = g,
-                        .block = static_cast<std::int32_t>(at / bs),
-                        .name = piece_name(config_.model, space, digest, g),
-                        .text = own});
-    }
-  }
-  return wanted;
-}
-
-// The longest length, whole blocks, with all that a sequence needs which starts there; `base`: there is none.
-std::int32_t Tiers::usable_end(kv::TextView text, const Inflow& inflow, const std::vector<bool>& held) const {
-  const kv::CacheConfig& config = cache_.config();
-  const std::int32_t bs = config.block_size, first = inflow.base / bs;
-  const int each = n_tables_ + (has_states_ ? 1 : 0);
-  const auto has = [&](int g, std::int32_t b) { return held[static_cast<std::size_t>((b - first) * each + g)]; };
-  const auto blocks = static_cast<std::int32_t>(held.size()) / each;
-  std::vector<std::int32_t> since(static_cast<std::size_t>(n_tables_), first);  // no hole from there on
-  std::int32_t best = inflow.base;
-  for (std::int32_t b = first; b < first + blocks; ++b) {
-    if (!has(0, b)) break;
-    const std::int32_t length = (b + 1) * bs;
-    bool usable = text.may_be_cut(length) && (!has_states_ || has(n_tables_, b));
-    for (int g = 1; g < n_tables_; ++g) {
-      std::int32_t& begin = since[static_cast<std::size_t>(g)];
-      if (!has(g, b)) begin = b + 1;
-      usable = usable && begin <= std::max(first, config.first_needed_block(g, length));
-    }
-    if (usable) best = length;
-  }
-  return best;
-}
-
 void Tiers::answered(Sequence& sequence, const std::vector<bool>& held, Clock::time_point now) {
   Inflow& inflow = *sequence.inflow;
-  const kv::CacheConfig& config = cache_.config();
-  const std::int32_t bs = config.block_size;
-  const std::int32_t end =
-      held.size() == inflow.wanted.size() ? usable_end(sequence.matchable(), inflow, held) : inflow.base;
-  const auto needed = [&](const WantedPiece& piece) {
-    if (piece.block >= end / bs) return false;
-    if (piece.group == n_tables_) return piece.block == end / bs - 1;
-    return piece.block >= config.first_needed_block(piece.group, end);
-  };
-  std::erase_if(inflow.wanted, [&](const WantedPiece& piece) { return !needed(piece); });
-  // What is of use only together comes first: less is loaded in vain.
-  std::ranges::sort(inflow.wanted, {}, [](const WantedPiece& piece) { return std::pair(-piece.group, piece.block); });
-  inflow.end = end;
-  if (end == inflow.base) {
+  inflow.end =
+      held.size() == inflow.wanted.size() ? planner_.usable_end(sequence.matchable(), inflow.base, held) : inflow.base;
+  planner_.keep_needed(inflow.wanted, inflow.end);
+  if (inflow.end == inflow.base) {
     ++figures_.found_nothing;
     sequence.inflow.reset();
   } else if (!worth_loading(inflow, now)) {
@@ -237,23 +129,18 @@ bool Tiers::worth_loading(const Inflow& inflow, Clock::time_point now) const {
   if (rate == 0 || tokens_per_second_ == 0 || config_.load_always) return true;
   double bytes = 0;
   for (const WantedPiece& piece : inflow.wanted)
-    bytes += static_cast<double>(info_.outside_bytes(piece.group) *
-                                 static_cast<std::size_t>(piece.group == n_tables_ ? cache_.config().state_pages : 1));
+    bytes += static_cast<double>(info_.outside_bytes(piece.group) * planner_.pages_of(piece.group));
   return bytes / rate < (inflow.end - inflow.base) / tokens_per_second_;
 }
 
-// --- what comes -------------------------------------------------------------------------------------------------------
+// --- what comes
 
 std::vector<Sequence*> Tiers::poll(Clock::time_point now) {
   std::vector<Sequence*> ready;
   if (!on()) return ready;
   ready.reserve(asking_.size());  // before anything changes: it takes memory
-  std::vector<Box::Item> items;
-  {
-    const check::Lock lock(box_->mutex);
-    items.swap(box_->items);
-  }
-  for (Box::Item& item : items) {
+  std::vector<TierBox::Item> items = box_->take();
+  for (TierBox::Item& item : items) {
     if (!item.answer) rate_.came(static_cast<double>(item.buffer.size()), item.when);
     figures_.unsound += item.unsound ? 1 : 0;
     auto& waiting = item.answer ? asking_ : loading_;
@@ -308,7 +195,7 @@ std::size_t Tiers::most_cached(Sequence& sequence, std::int32_t matched) {
   Inflow& inflow = *sequence.inflow;
   const kv::Namespace& ns = sequence.request->request.ns;
   const std::int32_t bs = cache_.config().block_size;
-  const std::int32_t base = whole_match(text, ns, matched);
+  const std::int32_t base = planner_.whole_match(text, ns, matched);
   if (base < inflow.base || matched >= inflow.end) {  // some was evicted meanwhile, or computed
     drop(sequence);
     return text.size();
@@ -346,8 +233,9 @@ void Tiers::load_more(Clock::time_point now) {
   for (const auto& [ticket, sequence] : loading_) {
     Inflow& inflow = *sequence->inflow;
     for (; inflow.next < std::min(inflow.wanted.size(), inflow.missed); ++inflow.next) {
-      tier::Buffer buffer = config_.loads->take();
-      if (!buffer) return;
+      tier::Buffer buffer;
+      if (!config_.store->shares()) buffer = config_.loads->take();
+      if (!buffer && !config_.store->shares()) return;
       load(inflow, inflow.next, std::move(buffer), now);
     }
   }
@@ -357,10 +245,9 @@ void Tiers::load(Inflow& inflow, std::size_t index, tier::Buffer buffer, Clock::
   WantedPiece& piece = inflow.wanted[index];
   piece.at = WantedPiece::At::kComing;
   rate_.asked(now);
-  const auto pages = static_cast<std::size_t>(piece.group == n_tables_ ? cache_.config().state_pages : 1);
   config_.store->load(piece.name, std::move(buffer),
                       [box = box_, clock = now_, ticket = inflow.ticket, index, name = piece.name, text = piece.text,
-                       bytes = info_.outside_bytes(piece.group) * pages](tier::Buffer got) {
+                       bytes = info_.outside_bytes(piece.group) * planner_.pages_of(piece.group)](tier::Buffer got) {
                         const bool held = got.size() > 0;
                         const auto opened = tier::open_piece(got.bytes(), &name);
                         const bool sound =
@@ -380,21 +267,21 @@ Tiers::Came Tiers::came(const Sequence& sequence) const {
   const std::size_t end = std::min(inflow.wanted.size(), inflow.missed);
   const auto first = std::ranges::find_if_not(inflow.wanted, is_in);
   const auto n = static_cast<std::size_t>(first - inflow.wanted.begin());
-  if (keeps_all())
+  if (planner_.any_beginning_is_usable())
     return {.upto = inflow.base + static_cast<std::int32_t>(n) * cache_.config().block_size, .over = n >= end};
   if (n == inflow.wanted.size()) return {.upto = inflow.end, .over = true};
   return {.upto = inflow.base, .over = inflow.missed != Inflow::kNone};
 }
 
-// --- steps ------------------------------------------------------------------------------------------------------------
+// --- steps
 
 std::uint64_t Tiers::add_moves(std::vector<kv::BlockOp>& ops, std::vector<std::span<std::byte>>& outside, bool rests) {
   outside.clear();
-  if (!on()) return 0;
+  if (!on() || (rests && comes_soon())) return 0;
   ++last_moves_;
   try {
     outflow_.add_stores(last_moves_, ops, outside, rests);
-    for (const auto& [ticket, sequence] : loading_) add_loads(*sequence, ops, outside);
+    for (const auto& [ticket, sequence] : loading_) add_loads(*sequence, rests ? kMovedAlone : kMoved, ops, outside);
   } catch (const std::exception&) {
     not_moved(last_moves_);
     throw;
@@ -402,12 +289,12 @@ std::uint64_t Tiers::add_moves(std::vector<kv::BlockOp>& ops, std::vector<std::s
   return outside.empty() ? 0 : last_moves_;
 }
 
-void Tiers::add_loads(const Sequence& sequence, std::vector<kv::BlockOp>& ops,
+void Tiers::add_loads(const Sequence& sequence, std::size_t most, std::vector<kv::BlockOp>& ops,
                       std::vector<std::span<std::byte>>& outside) {
   Inflow& inflow = *sequence.inflow;
   std::size_t sum = 0;
   for (WantedPiece& piece : inflow.wanted) {
-    if (piece.at != WantedPiece::At::kHere || sum > kMoved) continue;
+    if (piece.at != WantedPiece::At::kHere || sum > most) continue;
     landing_.reserve(landing_.size() + 1);  // before the buffer moves: it takes memory
     landing_.push_back({.moves = last_moves_,
                         .ticket = inflow.ticket,
@@ -418,11 +305,11 @@ void Tiers::add_loads(const Sequence& sequence, std::vector<kv::BlockOp>& ops,
     sum += buffer.size();
     const std::size_t bytes = info_.outside_bytes(piece.group);
     const kv::BlockId block =
-        piece.group == n_tables_
+        piece.group == planner_.state_group()
             ? kv::kNullBlock
             : cache_.table(sequence.seq, piece.group).blocks[static_cast<std::size_t>(piece.block)];
     const std::span<const kv::BlockId> pages =
-        piece.group == n_tables_ ? cache_.state(sequence.seq).out : std::span(&block, 1);
+        piece.group == planner_.state_group() ? cache_.state(sequence.seq).out : std::span(&block, 1);
     const auto payload = buffer.bytes().last(bytes * pages.size());
     for (std::size_t i = 0; i < pages.size(); ++i) {
       ops.push_back({.kind = kv::BlockOp::Kind::kLoad,
@@ -459,7 +346,19 @@ void Tiers::settle_loads(std::uint64_t moves, bool done) {
   std::erase_if(landing_, [&](const Landing& landing) { return landing.moves == moves; });
 }
 
+// What lies in this process's memory comes within microseconds. A step that does nothing else is one long step then,
+// and waits for all of it.
+bool Tiers::comes_soon() const {
+  if (!config_.store->shares()) return false;
+  return std::ranges::any_of(loading_, [](const auto& entry) {
+    const Inflow& inflow = *entry.second->inflow;
+    const auto asked = std::span(inflow.wanted).first(std::min(inflow.wanted.size(), inflow.missed));
+    return std::ranges::find(asked, WantedPiece::At::kComing, &WantedPiece::at) != asked.end();
+  });
+}
+
 bool Tiers::ready() const {
+  if (on() && comes_soon()) return false;
   const auto is_here = [](const WantedPiece& piece) { return piece.at == WantedPiece::At::kHere; };
   return outflow_.ready() || std::ranges::any_of(loading_, [&](const auto& entry) {
            return std::ranges::any_of(entry.second->inflow->wanted, is_here);

@@ -1,4 +1,5 @@
-// View: what somebody who watches the engine is shown: a picture of the tree, and its requests. Plain data, of one namespace.
+// View: what somebody who watches the engine is shown: a picture of the tree, and its requests. Plain data, of one
+// namespace.
 #pragma once
 
 #include <cstdint>
@@ -44,10 +45,9 @@ struct View {
   std::int32_t left_out = 0;          ///< at least so many who run or wait are not in it
 };
 
-/// Asks for a View, which comes as an Event::view of this id.
+/// Asks for a View.
 struct Question {
-  std::uint64_t id = 0;  ///< Engine::next_id()
-  kv::Namespace ns;      ///< whose tree and requests are wanted
+  kv::Namespace ns;  ///< whose tree and requests are wanted
   kv::PictureLimits limits;
 };
 

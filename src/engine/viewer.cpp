@@ -10,18 +10,18 @@ namespace {
 RequestStage stage_of(const OpenRequest& open) {
   RequestStage stage = RequestStage::kQueued;
   for (const auto& sequence : open.sequences) {
-    switch (sequence->state) {
-      case SequenceState::kDecode:
+    switch (sequence->stage) {
+      case SequenceStage::kDecode:
         return RequestStage::kDecode;
-      case SequenceState::kPrefill:
+      case SequenceStage::kPrefill:
         stage = RequestStage::kPrefill;
         break;
-      case SequenceState::kFollowing:
-      case SequenceState::kAsking:
+      case SequenceStage::kFollowing:
+      case SequenceStage::kAsking:
         if (stage == RequestStage::kQueued) stage = RequestStage::kFollowing;
         break;
-      case SequenceState::kReady:
-      case SequenceState::kEnded:
+      case SequenceStage::kReady:
+      case SequenceStage::kEnded:
         break;
     }
   }

@@ -1,5 +1,5 @@
-// Viewer: makes the Views that are asked for, and remembers the requests that ended last. Not thread safe; belongs to the
-// engine's thread. Of what a View costs: kv::kMostLooked.
+// Viewer: makes the Views that are asked for, and remembers the requests that ended last. Not thread safe; belongs to
+// the engine's thread. Of what a View costs: kv::kMostLooked.
 #pragma once
 
 #include <deque>

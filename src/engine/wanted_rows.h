@@ -1,4 +1,14 @@
-// WantedRows: of which rows of a sequence's part in a step something is wanted, and what for. Plain data.
+// WantedRows: of which rows of a sequence's part in a step something is wanted, and what for. Plain data. Not thread
+// safe; the engine's thread owns it.
+//
+// A source of drafts is not built. kVerify waits for it, and these files must change:
+//  - scheduler.cpp: rows for drafts, Cache::extend() with `draft`; computed() must publish only what is accepted;
+//  - step_loop.cpp: collect() publishes before it reads; row_reader.cpp; sequence.h: invariant 2;
+//  - where a device draws: executor/base/batch_check.cpp, StepPart::drawn in planned_step.h, and batch_builder.cpp: a
+//    drawn row is a part's only one;
+//  - sampling/generation.h: several tokens are accepted, one mask is made.
+// The source itself is a file of this folder, or a second executor that cli/serve.cpp makes. How Cache::rewind() is
+// used: tests/engine/drafts_test.cpp.
 #pragma once
 
 #include <array>
@@ -25,7 +35,8 @@ struct WantedRows {
   int draw = -1;  ///< kSample: the token is this one of those that the device draws in the step; -1: the host draws it
 };
 
-/// At most one entry for each purpose, those that give logits in the order of their rows. Takes no memory besides itself.
+/// At most one entry for each purpose, those that give logits in the order of their rows. Takes no memory besides
+/// itself.
 class WantedList {
  public:
   /// Nothing for no rows.

@@ -1,10 +1,12 @@
-// ChangeFeed: between the engine's thread, which changes the tree, the stores', which change the tiers, and the one that tells routers. It has a limit: if the taker falls behind,
-// what waits is thrown away, and the cache tells all anew when that was taken.
+// ChangeFeed: between the engine's thread, which changes the tree, the stores', which change the tiers, and the one
+// that tells routers. It has a limit: if the taker falls behind, what waits is thrown away, and the cache tells all
+// anew when that was taken.
 //
 // Threads: kv::TreeObserver's functions belong to the engine's; any may call the others.
 //
 // Invariants
-//  1. What take() has given so far, and gives next, is what the tree has after some change; or Changes::anew comes before it is.
+//  1. What take() has given so far, and gives next, is what the tree has after some change; or Changes::anew comes
+//     before it is.
 //  2. No more than `most` changes of the pool wait that were not told by begin_all().
 #pragma once
 
@@ -25,8 +27,8 @@ class ChangeFeed final : public kv::TreeObserver {
   /// The first changes that it gives are anew.
   explicit ChangeFeed(std::size_t most = kMost) : most_(most) { changes_.anew = true; }
 
-  /// changed: there is something to take, where there was nothing. wake: the cache should be told to tell all. Both are called on any thread, and throw
-  /// nothing. Set them before others use it.
+  /// changed: there is something to take, where there was nothing. wake: the cache should be told to tell all. Both are
+  /// called on any thread, and throw nothing. Set them before others use it.
   void on_change(std::function<void()> changed);
   void on_want(std::function<void()> wake);
 

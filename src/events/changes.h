@@ -29,8 +29,8 @@ struct Changes {
   bool anew = false;  ///< all that was told before is void
   std::vector<One> list;
   std::vector<std::int32_t> symbols;  ///< of those that entered, block_size each: kv::TextView::bits()
-  std::vector<kv::MediumSpan>
-      spans;  ///< of those that entered, n_spans each; `first` is counted from the block's beginning
+  /// Of those that entered, n_spans each; `first` is counted from the block's beginning.
+  std::vector<kv::MediumSpan> spans;
   std::vector<kv::Namespace> spaces;
 
   /// What throws leaves them unusable.

@@ -12,9 +12,9 @@ namespace coppice::events {
 
 namespace {
 
-/// As routers call them. The pool is GPU, wherever that is.
+/// As routers call them; some take others for the pool. That is GPU, wherever it is.
 const char* name_of(Medium medium) {
-  return medium == Medium::kPool ? "GPU" : medium == Medium::kHost ? "CPU_PINNED" : "DISK";
+  return medium == Medium::kPool ? "GPU" : medium == Medium::kHost ? "CPU" : "DISK";
 }
 
 constexpr const char* kKind = "full_attention";

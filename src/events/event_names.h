@@ -1,7 +1,8 @@
 // EventNames: what blocks and salts are called in events. Any thread.
 //
-// A block's name is a part of its digest: servers of one model with one layout give equal texts equal names, which some routers rely on. What is an API
-// key's own gets names under a secret: its digests are made from the key, and whoever knows a text could try keys on them.
+// A block's name is a part of its digest: servers of one model with one layout give equal texts equal names, which some
+// routers rely on. What is an API key's own gets names under a secret: its digests are made from the key, and whoever
+// knows a text could try keys on them.
 #pragma once
 
 #include <array>
@@ -23,7 +24,8 @@ class EventNames {
 
   /// Throws std::runtime_error where the library refuses.
   std::uint64_t block(const kv::Digest& digest, const kv::Namespace& ns) const;
-  /// Empty: the namespace has no salt. A request's own is told as it is, as vLLM does; one with a key's in it in 32 hexadecimal digits.
+  /// Empty: the namespace has no salt. A request's own is told as it is, as vLLM does; one with a key's in it in 32
+  /// hexadecimal digits.
   std::string salt(const kv::Namespace& ns) const;
 
  private:

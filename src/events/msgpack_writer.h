@@ -1,6 +1,8 @@
-// MsgpackWriter: writes MessagePack (https://github.com/msgpack/msgpack/blob/master/spec.md), each value in its shortest form. Not thread safe.
+// MsgpackWriter: writes MessagePack (https://github.com/msgpack/msgpack/blob/master/spec.md), each value in its
+// shortest form. Not thread safe.
 //
-// As of Debian 12 no library for it can be installed beside Boost 1.81, or it wants every value in a tree of its own first.
+// As of Debian 12 no library for it can be installed beside Boost 1.81, or it wants every value in a tree of its own
+// first.
 #pragma once
 
 #include <cstddef>

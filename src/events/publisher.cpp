@@ -20,7 +20,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Bytes = std::shared_ptr<const std::string>;
 
-constexpr int kMostQueued = 20'000;  // messages to one peer; what comes then is lost to it
+constexpr int kMostQueued = 20'000;           // messages to one peer; what comes then is lost to it
+constexpr std::int64_t kMostReceived = 4096;  // bytes of a frame; whoever sends more is disconnected
 constexpr int kLingerMs = 200;
 constexpr std::size_t kNumberBytes = 8;
 
@@ -96,7 +97,9 @@ struct Publisher::Sockets {
     const auto set = [&](int option, int value) { zmq_setsockopt(socket, option, &value, sizeof value); };
     set(ZMQ_LINGER, kLingerMs);
     set(ZMQ_SNDHWM, kMostQueued);
-    set(ZMQ_IPV6, 1);
+    set(ZMQ_IPV6,
+        endpoint.find_first_of("[*") != endpoint.npos ? 1 : 0);  // else 127.0.0.1 is [::ffff:127.0.0.1] in the log
+    zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &kMostReceived, sizeof kMostReceived);
     if (type == ZMQ_XPUB) set(ZMQ_XPUB_VERBOSE, 1);
     if (type == ZMQ_ROUTER) set(ZMQ_ROUTER_MANDATORY, 1);
     if (zmq_bind(socket, endpoint.c_str()) != 0) {

@@ -1,10 +1,12 @@
 // Publisher: sends KV events to routers over ZeroMQ, as vLLM's publisher does, on a thread of its own.
 //
-// On the one endpoint it publishes: three frames, the topic, the batch's number (8 bytes, big-endian), the batch (encode.h). On the other it answers those
-// who missed some: to [empty, first number] come [empty, topic, number, batch] for each that it still has from there on, then [empty, empty, -1, empty].
+// On the one endpoint it publishes: three frames, the topic, the batch's number (8 bytes, big-endian), the batch
+// (encode.h). On the other it answers those who missed some: to [empty, first number] come [empty, topic, number,
+// batch] for each that it still has from there on, then [empty, empty, -1, empty].
 //
-// Numbers begin at 0, as vLLM's: vllm-router asks for batches from 0 on when it connects, and takes no others for the first ones. What vLLM doesn't do: whoever
-// subscribes is told all that there is, behind an AllBlocksCleared; so is everybody else then.
+// Numbers begin at 0, as vLLM's: vllm-router asks for batches from 0 on when it connects, and takes no others for the
+// first ones. What vLLM doesn't do: whoever subscribes is told all that there is, behind an AllBlocksCleared; so is
+// everybody else then.
 //
 // Thread safety: none is needed; its thread reaches others through the ChangeFeed, which outlives it.
 #pragma once
@@ -26,7 +28,7 @@ namespace coppice::events {
 
 struct PublisherOptions {
   std::string endpoint;  ///< to bind: tcp://127.0.0.1:5557, tcp://*:5557, ipc:///run/events
-  std::string replay;    ///< likewise; empty: nobody is answered
+  std::string replay;    ///< to bind, for replays; empty: nobody is answered
   std::string topic;
   std::size_t most_batches = 10'000;               ///< that are kept
   std::size_t most_bytes = std::size_t{64} << 20;  ///< of these

@@ -8,8 +8,8 @@ namespace coppice::events {
 
 namespace {
 
-Medium medium_of(tier::Place place) {
-  return place == tier::Place::kHost ? Medium::kHost : Medium::kDisk;
+Medium medium_of(tier::StoreKind place) {
+  return place == tier::StoreKind::kHost ? Medium::kHost : Medium::kDisk;
 }
 
 }  // namespace
@@ -35,7 +35,7 @@ void StoredBlocks::add(News news) noexcept {
   if (was_empty && changed_) changed_();
 }
 
-void StoredBlocks::entered(tier::Place place, const tier::Name& name, const tier::PieceHead& head) noexcept {
+void StoredBlocks::entered(tier::StoreKind place, const tier::Name& name, const tier::PieceHead& head) noexcept {
   try {
     add({.kind = News::Kind::kEntered,
          .medium = medium_of(place),
@@ -47,11 +47,11 @@ void StoredBlocks::entered(tier::Place place, const tier::Name& name, const tier
   }
 }
 
-void StoredBlocks::left(tier::Place place, const tier::Name& name) noexcept {
+void StoredBlocks::left(tier::StoreKind place, const tier::Name& name) noexcept {
   add({.kind = News::Kind::kLeft, .medium = medium_of(place), .name = name, .inside = {}, .text = {}, .origin = {}});
 }
 
-void StoredBlocks::emptied(tier::Place place) noexcept {
+void StoredBlocks::emptied(tier::StoreKind place) noexcept {
   add({.kind = News::Kind::kEmptied, .medium = medium_of(place), .name = {}, .inside = {}, .text = {}, .origin = {}});
 }
 

@@ -1,11 +1,14 @@
-// StoredBlocks: which full blocks the tiers behind the pool hold, between the stores' threads and the one that tells routers. It remembers them all, some 400
-// bytes each: nobody else could tell them once more but by reading the folder again.
+// StoredBlocks: which full blocks the tiers behind the pool hold, between the stores' threads and the one that tells
+// routers. It remembers them all, some 400 bytes each: nobody else could tell them once more but by reading the folder
+// again.
 //
-// Threads: tier::StoreObserver's functions belong to the stores', and only copy; add_to() belongs to whoever sends; start() comes before both.
+// Threads: tier::StoreObserver's functions belong to the stores', and only copy; add_to() belongs to whoever sends;
+// start() comes before both.
 //
 // Invariants
 //  1. What add_to() has given since the last Changes::anew is what was told up to some moment, of each medium.
-//  2. A block is told only if its piece's name is the one that its text and its origin give: the first bytes of a damaged or foreign piece tell nothing.
+//  2. A block is told only if its piece's name is the one that its text and its origin give: the first bytes of a
+//     damaged or foreign piece tell nothing.
 #pragma once
 
 #include <cstddef>
@@ -40,9 +43,9 @@ class StoredBlocks final : public tier::StoreObserver {
   /// Adds what has come since the last time; to changes that are anew: all.
   void add_to(Changes& changes);
 
-  void entered(tier::Place place, const tier::Name& name, const tier::PieceHead& head) noexcept override;
-  void left(tier::Place place, const tier::Name& name) noexcept override;
-  void emptied(tier::Place place) noexcept override;
+  void entered(tier::StoreKind place, const tier::Name& name, const tier::PieceHead& head) noexcept override;
+  void left(tier::StoreKind place, const tier::Name& name) noexcept override;
+  void emptied(tier::StoreKind place) noexcept override;
 
  private:
   struct News {
@@ -50,7 +53,7 @@ class StoredBlocks final : public tier::StoreObserver {
     Medium medium;
     tier::Name name;
     tier::Name inside;                    ///< kEntered: what the piece says of itself
-    std::vector<std::byte> text, origin;  ///< likewise
+    std::vector<std::byte> text, origin;  ///< kEntered: of the piece
   };
   struct Block {
     kv::Digest digest{};

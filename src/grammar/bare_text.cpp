@@ -1,3 +1,4 @@
+// XGrammar's private headers: its public ones don't show a rule's expressions to who builds a grammar.
 #include "grammar/bare_text.h"
 
 #include <fmt/format.h>
@@ -18,7 +19,8 @@ bool is_escaped(unsigned char c) {
   return c < 0x20 || c == '"' || c == '\\';
 }
 
-/// A beginning of `end`: a string without it doesn't move the end forward, either, that stands behind it ("\n</a>" before "\n</a>\n").
+/// A beginning of `end`: a string without it doesn't move the end forward, either, that stands behind it ("\n</a>"
+/// before "\n</a>\n").
 std::string_view head_of(std::string_view end) {
   for (std::size_t period = 1; period < end.size(); ++period)
     if (end.substr(period) == end.substr(0, end.size() - period)) return end.substr(0, period);

@@ -1,3 +1,5 @@
+// XGrammar's private headers: its public ones put no grammar in place of a rule of GBNF (FromLark() does, in its own
+// notation), change no expression, and optimise rules only as part of compiling them.
 #include "grammar/compiler.h"
 
 #include <fmt/format.h>
@@ -41,8 +43,8 @@ int count_characters(const std::string& piece) {
       std::ranges::count_if(piece, [](char c) { return (static_cast<unsigned char>(c) & 0xc0U) != 0x80; }));
 }
 
-/// Shorter tokens make up the same text: runs of blanks and dashes, and a few words. Marks of calls are not among these. Where
-/// characters are counted, each one that the longest token has takes a mask (unfold.h).
+/// Shorter tokens make up the same text: runs of blanks and dashes, and a few words. Marks of calls are not among
+/// these. Where characters are counted, each one that the longest token has takes a mask (unfold.h).
 bool is_needless(const std::string& piece) {
   constexpr int kUsual = 16, kMost = 32;
   const int n = count_characters(piece);
@@ -90,8 +92,8 @@ int longest_piece(const Words& words) {
   return most;
 }
 
-/// Strings of bounded length let control characters through, which JSON forbids there (XGrammar 0.2.8): their sign is any but a quote, a
-/// backslash, \r and \n.
+/// Strings of bounded length let control characters through, which JSON forbids there (XGrammar 0.2.8): their sign is
+/// any but a quote, a backslash, \r and \n.
 void forbid_control(const xgrammar::Grammar& grammar) {
   constexpr std::array<std::int32_t, 9> kSign = {1, '"', '"', '\\', '\\', '\r', '\r', '\n', '\n'};
   constexpr int kReturn = 5;
@@ -156,7 +158,8 @@ xgrammar::Grammar converted(const Source& source, const xgrammar::TokenizerInfo&
   return parts ? with_parts(grammar, source, info) : grammar;
 }
 
-/// The rules to compile, written as masks are fast with. Throws GrammarError for what would take too long or hold less than it says.
+/// The rules to compile, written as masks are fast with. Throws GrammarError for what would take too long or hold less
+/// than it says.
 xgrammar::Grammar checked(const Source& source, const xgrammar::TokenizerInfo& info, int longest) {
   const Warnings warnings;
   xgrammar::Grammar grammar = converted(source, info);
@@ -208,8 +211,8 @@ std::size_t Grammar::bytes() const {
   return impl_->bytes;
 }
 
-/// XGrammar's masks that grammars have in common. It counts a mask's tokens and not the entry, so that a million small masks count
-/// for nothing: entries are counted here, and all are forgotten when they are too many.
+/// XGrammar's masks that grammars have in common. It counts a mask's tokens and not the entry, so that a million small
+/// masks count for nothing: entries are counted here, and all are forgotten when they are too many.
 struct MaskCache {
   // It takes a third for masks, the rest for a cache of grammars that stays empty (cmake/xgrammar).
   MaskCache(const xgrammar::TokenizerInfo& its_info, std::size_t bytes)
@@ -304,7 +307,8 @@ struct Compiler::Impl {
     return plain_masks;
   }
 
-  /// Some repeated patterns have no name in XGrammar's cache of masks (0.2.8), and fail there. Without it they work, slowly.
+  /// Some repeated patterns have no name in XGrammar's cache of masks (0.2.8), and fail there. Without it they work,
+  /// slowly.
   xgrammar::CompiledGrammar compile(const xgrammar::Grammar& grammar, const Source& source) {
     MaskCache& masks = masks_for(source);
     try {

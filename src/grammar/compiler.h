@@ -1,8 +1,8 @@
 // Compiler: sources become Grammars, which matchers follow token by token. The engine behind it is XGrammar
-// (docs/adr/0027-grammars.md); its headers stay in this folder's .cpp files.
+// (docs/decisions.md, "Grammars by XGrammar"); its headers stay in this folder's .cpp files.
 //
-// Thread safety: every method may be called by any thread. compile() takes milliseconds, kMaxCompileSeconds at worst: not
-// for the engine's thread.
+// Thread safety: every method may be called by any thread. compile() takes milliseconds, kMaxCompileSeconds at worst:
+// not for the engine's thread.
 #pragma once
 
 #include <cstddef>
@@ -34,22 +34,22 @@ class Grammar {
 
 /// A model's words, as grammars see them.
 struct Words {
-  std::vector<std::string>
-      pieces;  ///< bytes of each token; empty: it has none, and only Source::tokens name it (control tokens)
+  /// Bytes of each token; empty: it has none, and only Source::tokens name it (control tokens).
+  std::vector<std::string> pieces;
   std::vector<kv::Token> ends;  ///< these end a text; their pieces don't count
 };
 
 class Compiler {
  public:
-  /// Takes some 60 ms for 50,000 words. cache_bytes: of compiled grammars, about, and as much again for what grammars have
-  /// in common.
+  /// Takes some 60 ms for 50,000 words. cache_bytes: of compiled grammars, about, and as much again for what grammars
+  /// have in common.
   explicit Compiler(const Words& words, std::size_t cache_bytes = std::size_t{64} << 20);
   ~Compiler();
   Compiler(const Compiler&) = delete;
   Compiler& operator=(const Compiler&) = delete;
 
-  /// Throws GrammarError; WorkError (work.h) if it takes more CPU time than that. A source compiled lately comes from the cache, whoever
-  /// pays for it; where that is full, it loses what the payer of most used least recently.
+  /// Throws GrammarError; WorkError (work.h) if it takes more CPU time than that. A source compiled lately comes from
+  /// the cache, whoever pays for it; where that is full, it loses what the payer of most used least recently.
   std::shared_ptr<const Grammar> compile(const Source& source, double seconds = kMaxCompileSeconds) const;
 
   /// One compiled lately; null: it isn't in the cache. Takes microseconds, and waits for no compile().

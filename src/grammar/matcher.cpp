@@ -14,8 +14,8 @@ namespace coppice::grammar {
 
 namespace {
 
-// What a text may cost: JSON takes microseconds a token. The parser keeps all ways to read a text, so that an ambiguous grammar
-// (root ::= root root | "a") takes the square of the text's length for each byte more.
+// What a text may cost: JSON takes microseconds a token. The parser keeps all ways to read a text, so that an ambiguous
+// grammar (root ::= root root | "a") takes the square of the text's length for each byte more.
 constexpr double kSeconds = 0.5, kSecondsPerToken = 0.001, kSecondsAtOnce = 0.1;
 
 }  // namespace

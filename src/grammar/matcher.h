@@ -20,11 +20,11 @@ class Matcher {
   Matcher(Matcher&& other) noexcept;
   Matcher& operator=(Matcher&& other) noexcept;
 
-  // mask() and the two after it throw GrammarError once the grammar has cost too much CPU time: 0.1 s at once, or half a second
-  // in all, and a millisecond more for each token. Then the matcher can only be destroyed.
+  // mask() and the two after it throw GrammarError once the grammar has cost too much CPU time: 0.1 s at once, or half
+  // a second in all, and a millisecond more for each token. Then the matcher can only be destroyed.
 
-  /// Bit i % 32 of word i / 32: token i may come next. Empty: every token may. An end token may where the text is whole.
-  /// Valid until the thread's next call, of whichever matcher.
+  /// Bit i % 32 of word i / 32: token i may come next. Empty: every token may. An end token may where the text is
+  /// whole. Valid until the thread's next call, of whichever matcher.
   std::span<const std::int32_t> mask();
 
   /// False, and nothing changes, if the token may not come next.

@@ -1,3 +1,4 @@
+// XGrammar's private headers: its public ones don't say how many masks and rules a compiled grammar has.
 #include "grammar/memory.h"
 
 #include <compiled_grammar_impl.h>

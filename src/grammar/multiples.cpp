@@ -1,7 +1,8 @@
-// Rules of a number's multiples in a range, which XGrammar asks for (cmake/xgrammar): it writes those of no range itself.
+// Rules of a number's multiples in a range, which XGrammar asks for (cmake/xgrammar): it writes those of no range
+// itself. It asks by AddMultiples(), which its converter's private header declares; no public one builds rules.
 //
-// Digits are read from the left. A rule stands for the rest modulo the number, and for how many digits are to come: 19 at most for each
-// rest where there is an upper bound, as many as the lower one has where there is none.
+// Digits are read from the left. A rule stands for the rest modulo the number, and for how many digits are to come: 19
+// at most for each rest where there is an upper bound, as many as the lower one has where there is none.
 #include <json_schema_converter.h>
 
 #include <algorithm>
@@ -53,8 +54,8 @@ class Multiples {
                               : builder_.AddSequence({builder_.AddByteString(sign), digits}));
   }
 
-  /// A rule for the digits from `at` on, of a number of low_'s length behind a beginning of this rest. `on_low`, `on_high`: which is the
-  /// bound's own. kEnd: there are none; kNone: none would do.
+  /// A rule for the digits from `at` on, of a number of low_'s length behind a beginning of this rest. `on_low`,
+  /// `on_high`: which is the bound's own. kEnd: there are none; kNone: none would do.
   Expr row(std::size_t at, Unsigned rest, bool on_low, bool on_high) {
     if (at == low_.size()) return any_more_ ? endless(rest) : rest == 0 ? kEnd : kNone;
     if (at > 0 && !on_low && !on_high && !any_more_) return counted(low_.size() - at, rest);

@@ -1,3 +1,4 @@
+// XGrammar's private headers: its public ones show rules, and take them, as text or as JSON of its own layout only.
 #include "grammar/name_tree.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// XGrammar's private headers: its public ones build no automaton of a regex between a string's quotes, and don't
+// intersect two.
 #include "grammar/pattern.h"
 
 #include <grammar_functor.h>

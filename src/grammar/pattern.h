@@ -11,8 +11,8 @@ namespace coppice::grammar {
 
 class JsonPattern {
  public:
-  /// The regex describes whole strings. Throws GrammarError with the reason if XGrammar cannot hold strings to it: it leaves
-  /// out lookaheads, and strings with a quote, a backslash or a control character in them.
+  /// The regex describes whole strings. Throws GrammarError with the reason if XGrammar cannot hold strings to it: it
+  /// leaves out lookaheads, and strings with a quote, a backslash or a control character in them.
   explicit JsonPattern(const std::string& regex);
   ~JsonPattern();
   JsonPattern(JsonPattern&& other) noexcept;

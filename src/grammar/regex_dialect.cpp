@@ -57,7 +57,8 @@ bool is_letter(Code code) {
   return (code >= 'a' && code <= 'z') || (code >= 'A' && code <= 'Z');
 }
 
-/// With the other case of ASCII letters. `wide`: and of what some dialects take for one: the long s, the Kelvin sign, an i with or without its dot.
+/// With the other case of ASCII letters. `wide`: and of what some dialects take for one: the long s, the Kelvin sign,
+/// an i with or without its dot.
 Ranges folded(const Ranges& ranges, bool wide) {
   Ranges out = ranges;
   for (const auto& [from, to] : ranges) {

@@ -1,4 +1,8 @@
-// Source: what a text must look like, as a client wrote it. Plain data; Compiler makes a Grammar of it.
+// Source: what a text must look like, as a client wrote it. Plain data; Compiler makes a Grammar of it. Any thread.
+//
+// What bounds a grammar: its size and its time to compile kMax... below, which compiler.cpp and source_check.cpp heed.
+// What takes longer than kQuickCompileSeconds (server/jobs/preparation.cpp) is compiled on another thread. The time to
+// follow it: matcher.cpp. work.h measures CPU time, and ends what exceeds it.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +18,7 @@
 namespace coppice::grammar {
 
 enum class Kind : std::uint8_t {
-  kJsonSchema,     ///< compact, and already checked: see server/schema
+  kJsonSchema,     ///< compact, and already checked: see schema/json_schema.h
   kRegex,          ///< of the whole text
   kGbnf,           ///< llama.cpp's notation; the whole text is `root`
   kStructuralTag,  ///< XGrammar's JSON: free text with parts that follow a grammar from a tag on
@@ -41,18 +45,20 @@ struct InnerForm {
 struct Source {
   Kind kind = Kind::kGbnf;
   std::string text;
-  /// Of kGbnf: its rules, by name, that JSON schemas hold, which are as kJsonSchema's. What the text says of these counts for nothing.
+  /// Of kGbnf: its rules, by name, that JSON schemas hold, which are as kJsonSchema's. What the text says of these
+  /// counts for nothing.
   std::map<std::string, std::string> schemas = {};
   /// Of kGbnf: rules that are one token, which has no text of its own (Words): a mark.
   std::map<std::string, kv::Token> tokens = {};
   /// Of kGbnf: rules that are forms of other kinds.
   std::map<std::string, InnerForm> forms = {};
 
-  /// Of kGbnf: its rules that are bare texts. What the text says of these counts where one of `ends` might stand in the string.
+  /// Of kGbnf: its rules that are bare texts. What the text says of these counts where one of `ends` might stand in the
+  /// string.
   std::map<std::string, BareText> bare = {};
 
-  /// Of JSON: one blank behind each comma and colon, and no white space elsewhere. Else a blank, a tab or a line's end may stand
-  /// wherever JSON allows white space, one at a time.
+  /// Of JSON: one blank behind each comma and colon, and no white space elsewhere. Else a blank, a tab or a line's end
+  /// may stand wherever JSON allows white space, one at a time.
   bool spaced = false;
 
   /// Who pays for it where it is remembered. Two that differ in nothing else are one grammar.
@@ -75,7 +81,8 @@ struct Constraint {
   /// The grammar holds from the end of this text on ("</think>"); empty: from the beginning. Before it all is allowed.
   std::string after;
   Passage skipped;  ///< `after` doesn't count in it
-  /// With `after`: the first token must be this one ("<think>"), or the grammar holds from the beginning; -1: any may be.
+  /// With `after`: the first token must be this one ("<think>"), or the grammar holds from the beginning; -1: any may
+  /// be.
   kv::Token opens = -1;
   std::string begun;      ///< text that counts as the grammar's first: the prompt's end, or `after` itself
   std::string field;      ///< of the request, for errors

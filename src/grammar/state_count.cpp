@@ -1,3 +1,5 @@
+// XGrammar's private headers: its public ones show a grammar's automata only as JSON, and only behind compilation,
+// which this is to bound.
 #include "grammar/state_count.h"
 
 #include <grammar_impl.h>

@@ -8,8 +8,8 @@ namespace coppice::grammar {
 /// States in which a byte is read.
 struct StateCount {
   int all = 0;
-  int wide =
-      0;  ///< those where many bytes go on: the compiler walks all of the vocabulary for them, else only a little of it
+  /// Those where many bytes go on: the compiler walks all of the vocabulary for them, else only a little of it.
+  int wide = 0;
 };
 
 /// REQUIRES: the grammar is optimized (xgrammar::GrammarOptimizer).

@@ -1,3 +1,4 @@
+// XGrammar's private headers: its public ones show rules, and take them, as text or as JSON of its own layout only.
 #include "grammar/unfold.h"
 
 #include <grammar_builder.h>
@@ -62,7 +63,8 @@ class Unfolder {
     return {view.type, {view.begin(), view.end()}};
   }
 
-  /// What the rule is without other rules: sequences of terminals, few of them, each of which takes a character or more.
+  /// What the rule is without other rules: sequences of terminals, few of them, each of which takes a character or
+  /// more.
   const std::optional<Alternatives>& flat(std::int32_t rule) {
     static const std::optional<Alternatives> none;
     if (static_cast<std::size_t>(rule) >= flat_.size()) return none;  // one of ours
@@ -233,8 +235,9 @@ class Unfolder {
     return at->second = itself;
   }
 
-  /// The rule once, where as many as the longest token has may be written: one mask does for all these counts. XGrammar computes
-  /// it ahead if it is told what follows (a look ahead), and takes its word only if the rule stands once, and not as the last.
+  /// The rule once, where as many as the longest token has may be written: one mask does for all these counts. XGrammar
+  /// computes it ahead if it is told what follows (a look ahead), and takes its word only if the rule stands once, and
+  /// not as the last.
   std::int32_t far(std::int32_t rule, std::int32_t end) {
     const auto [at, is_new] = far_.try_emplace({rule, end}, -1);
     if (!is_new) return at->second;

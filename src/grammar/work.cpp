@@ -1,3 +1,4 @@
+// XGrammar's private header of messages declares CountWork() (cmake/xgrammar), which no public one does.
 #include "grammar/work.h"
 
 #include <fmt/format.h>

@@ -12,8 +12,8 @@ class WorkError : public GrammarError {
   using GrammarError::GrammarError;
 };
 
-/// What XGrammar does on this thread may take so much CPU time while it lives; beyond it that throws WorkError. They don't nest. Where the
-/// thread works in turns (port/turn.h), others have theirs meanwhile.
+/// What XGrammar does on this thread may take so much CPU time while it lives; beyond it that throws WorkError. They
+/// don't nest. Where the thread works in turns (port/turn.h), others have theirs meanwhile.
 class WorkLimit {
  public:
   explicit WorkLimit(double seconds);

@@ -1,3 +1,5 @@
+// XGrammar's private header of messages declares what gets them here, LogFatalImpl() and LogMessageImpl(); no public
+// one does.
 #include "grammar/xgrammar_log.h"
 
 #include <support/logging.h>

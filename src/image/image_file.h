@@ -1,7 +1,10 @@
 // What is in the bytes of an image file: JPEG, PNG, WebP, GIF or BMP.
 //
-// The bytes come from strangers. Libraries that distributions mend decode them (ADR 0067); what they may allocate and how long they may work is
-// bounded by the number of pixels, which is read from the file's head before anything is unpacked.
+// The bytes come from strangers. Libraries that distributions mend decode them (docs/decisions.md,
+// "Who decodes pictures"); what they may allocate and how long they may work is bounded by the number of pixels, which
+// is read from the file's head before anything is unpacked.
+//
+// A new format: Format below, its two functions in codecs.h, a file of its own (png.cpp), a row in docs/api.md.
 //
 // Thread safety: free functions without state.
 #pragma once
@@ -31,8 +34,8 @@ struct Head {
 /// Reads no more than the head, and allocates nothing in proportion to it.
 std::expected<Head, Complaint> read_head(std::span<const std::uint8_t> file);
 
-/// The whole picture, turned upright (EXIF's orientation in a JPEG file). Of several frames the first. A file that ends early is refused.
-/// `most_pixels`: a head that says more is refused; the decoder takes at most some 16 bytes for each.
+/// The whole picture, turned upright (EXIF's orientation in a JPEG file). Of several frames the first. A file that ends
+/// early is refused. `most_pixels`: a head that says more is refused; the decoder takes at most some 16 bytes for each.
 std::expected<Pixels, Complaint> decode(std::span<const std::uint8_t> file, std::uint64_t most_pixels);
 
 }  // namespace coppice::image

@@ -80,7 +80,8 @@ Segments read_segments(Bytes file) {
   return segments;
 }
 
-/// Is there an end of image behind the first scan? No scan's data have such bytes. The library fills up what is missing.
+/// Is there an end of image behind the first scan? No scan's data have such bytes. The library fills up what is
+/// missing.
 bool has_end(Bytes file, std::size_t first_scan) {
   constexpr std::uint8_t kEnd[] = {0xFF, 0xD9};
   return !std::ranges::search(file.subspan(first_scan), kEnd).empty();

@@ -1,4 +1,5 @@
-// PNG by libpng. Its errors are long jumps: no object that has a destructor is made between setjmp() and the call that may jump.
+// PNG by libpng. Its errors are long jumps: no object that has a destructor is made between setjmp() and the call that
+// may jump.
 #include <png.h>
 
 #include <csetjmp>

@@ -1,8 +1,9 @@
-// Arrivals: tokens of a running sequence whose keys and values are not computed but come from outside of the pool. They get their blocks all at
-// once, loads fill these in any order (BlockOp::kLoad), and what is complete enters the tree like what is computed. Not thread safe.
+// Arrivals: tokens of a running sequence whose keys and values are not computed but come from outside of the pool. They
+// get their blocks all at once, loads fill these in any order (BlockOp::kLoad), and what is complete enters the tree
+// like what is computed. Not thread safe.
 //
-// In groups with a window, blocks are only taken for what a sequence sees that goes on behind the last of these tokens. So between them and what was
-// there before is a gap, which nobody sees once all are there.
+// In groups with a window, blocks are only taken for what a sequence sees that goes on behind the last of these tokens.
+// So between them and what was there before is a gap, which nobody sees once all are there.
 #pragma once
 
 #include <cstdint>

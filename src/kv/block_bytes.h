@@ -1,4 +1,5 @@
-// BlockBytes: a block's text, and where that stands, as bytes that outlive the process: for what is kept outside of the pool. Any thread.
+// BlockBytes: a block's text, and where that stands, as bytes that outlive the process: for what is kept outside of the
+// pool. Any thread.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +13,8 @@
 
 namespace coppice::kv {
 
-/// All that makes up a text: its symbols, its media with their whole digests. Equal texts, and no others, give equal bytes.
+/// All that makes up a text: its symbols, its media with their whole digests. Equal texts, and no others, give equal
+/// bytes.
 std::vector<std::byte> spell(TextView text);
 /// None: they are no text of so many symbols.
 std::optional<Text> read_text(std::span<const std::byte> bytes, std::size_t symbols);

@@ -34,7 +34,7 @@ std::int32_t Budget::to_come(int g, std::int32_t blocks, std::int32_t held, std:
 void Budget::reserve_ahead(CacheSequence& seq) {
   const std::int32_t blocks = config_.blocks_for(seq.len);  // of each table
   if (blocks >= seq.prompt_blocks) return;
-  std::int64_t wanted = seq.spare;
+  std::int64_t wanted = seq.growth_reserve;
   for (int g = 0; g < config_.n_groups(); ++g) {
     const std::int32_t held = blocks - config_.first_kept_block(g, seq.computed_len());
     wanted += to_come(g, blocks, held, seq.prompt_blocks);
@@ -67,7 +67,7 @@ StateRef Budget::allocate_state(CacheSequence& seq, StateTable& states) {
   std::vector<BlockRef> pages;
   pages.reserve(static_cast<std::size_t>(config_.state_pages));
   while (std::ssize(pages) < config_.state_pages) pages.push_back(allocate(seq));
-  seq.spare = std::max(0, seq.spare - config_.state_pages);
+  seq.growth_reserve = std::max(0, seq.growth_reserve - config_.state_pages);
   return states.make(pages);
 }
 

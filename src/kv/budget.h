@@ -1,11 +1,12 @@
-// Budget: which sequence may still take how many blocks of the pool; and the one place that takes them. Not thread safe.
+// Budget: which sequence may still take how many blocks of the pool; and the one place that takes them. Not thread
+// safe.
 //
 // Admission reserves the blocks that a prompt will need, so that whoever was let in gets through its prompt without
 // waiting for others. A reservation is a number, not particular blocks.
 //
-// In a group with a window it counts on the blocks that the prompt will leave behind, those that others used at admission excepted.
-// Who takes a share of one later (a follower, a pin) pays nothing for it, and may hold it longer. Then a full pool can have no block
-// for a prompt in hand: extend() says OutOfBlocks, and somebody is preempted.
+// In a group with a window it counts on the blocks that the prompt will leave behind, those that others used at
+// admission excepted. Who takes a share of one later (a follower, a pin) pays nothing for it, and may hold it longer.
+// Then a full pool can have no block for a prompt in hand: extend() says OutOfBlocks, and somebody is preempted.
 //
 // Invariants:
 //  1. reserved() is the sum of all sequences' `reserved`.
@@ -29,7 +30,8 @@ class Budget {
  public:
   Budget(const CacheConfig& config, BlockPool& pool, PrefixTree& tree) : config_(config), pool_(pool), tree_(tree) {}
 
-  /// Blocks that a sequence may take beside what others have reserved. `own_reserved`: its own reservation; 0: a new one.
+  /// Blocks that a sequence may take beside what others have reserved. `own_reserved`: its own reservation; 0: a new
+  /// one.
   std::int64_t available(std::int32_t own_reserved) const {
     return pool_.free() + pool_.cached() - (reserved_ - own_reserved);
   }
@@ -51,20 +53,19 @@ class Budget {
   /// The same, for other things than the prompt's own blocks.
   void reserve_spare(CacheSequence& seq, std::int32_t blocks) {
     reserve(seq, blocks);
-    seq.spare += blocks;
+    seq.growth_reserve += blocks;
   }
-  /// While a prompt is being prefilled: what its windows will need next, as far as there is room. What they have left pays for it
-  /// unless others hold it still, and for no more: a chunk leaves all its blocks at once, perhaps with one left to come.
-  /// REQUIRES: the windows have been moved up to computed_len.
+  /// While a prompt is being prefilled: what its windows will need next, as far as there is room. What they have left
+  /// pays for it unless others hold it still, and for no more: a chunk leaves all its blocks at once, perhaps with one
+  /// left to come. REQUIRES: the windows have been moved up to computed_len.
   void reserve_ahead(CacheSequence& seq);
   void give_back(CacheSequence& seq) {
     reserved_ -= seq.reserved;
     seq.reserved = 0;
   }
 
-  /// A fresh block, taken from the sequence's reservation as long as it has one. Evicts the coldest cached block if none
-  /// is free.
-  /// REQUIRES: available(seq.reserved) > 0.
+  /// A fresh block, taken from the sequence's reservation as long as it has one. Evicts the coldest cached block if
+  /// none is free. REQUIRES: available(seq.reserved) > 0.
   BlockRef allocate(CacheSequence& seq);
   /// ... for slots behind computed_len, which rewind() may take back.
   BlockRef allocate_slots(CacheSequence& seq) {

@@ -125,7 +125,7 @@ std::expected<SeqId, NoRoom> Cache::admit(const AdmitRequest& request) {
   CacheSequence seq;
   seq.ns = request.ns;
   seq.prompt_blocks = prompt_blocks;
-  seq.spare = static_cast<std::int32_t>(needed - claim.fresh);
+  seq.growth_reserve = static_cast<std::int32_t>(needed - claim.fresh);
   impl.take_matched(seq, request.prompt, match);
   impl.keeper.keep_at(seq, prompt_len - 1);
   if (match.known > match.length) impl.keeper.keep_at(seq, match.known);  // texts part there
@@ -218,7 +218,7 @@ void Cache::Impl::fork_tail(CacheSequence& seq, std::vector<BlockOp>& ops) {
     const BlockId old = table.back();
     if (pool.ref_count(old) == 1) continue;  // the last owner writes in place
     BlockRef fresh = budget.allocate(seq);
-    if (seq.spare > 0) --seq.spare;
+    if (seq.growth_reserve > 0) --seq.growth_reserve;
     ops.push_back({.src = old,
                    .dst = fresh.id(),
                    .n_slots = fault(Fault::kCopyOneShort) ? filled - 1 : filled,
@@ -317,9 +317,9 @@ SeqId Cache::fork(SeqId id) {
   const SeqId child_id{++impl.last_id};
   // The map may rehash: the parent stays where it is.
   CacheSequence& child = impl.sequences.emplace(child_id, parent.share()).first->second;
-  child.reserved = child.spare = taken_over;
+  child.reserved = child.growth_reserve = taken_over;
   parent.reserved -= taken_over;
-  parent.spare = std::max(0, parent.spare - taken_over);
+  parent.growth_reserve = std::max(0, parent.growth_reserve - taken_over);
   return child_id;
 }
 

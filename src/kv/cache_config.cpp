@@ -8,7 +8,7 @@ namespace coppice::kv {
 
 namespace {
 
-// How far kept states of one text are apart, in tokens (docs/adr/0035-states-in-the-tree.md).
+// How far kept states of one text are apart, in tokens (docs/decisions.md, "Recurrent states in the tree").
 std::int32_t stride_for(const CacheConfig& config) {
   constexpr std::int64_t kClosest = 1024;  // a state takes as much as thousands of tokens
   constexpr std::int64_t kUnits = 64;      // a pool that holds fewer keeps them further apart

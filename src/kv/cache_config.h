@@ -21,8 +21,8 @@ struct CacheConfig {
   std::int32_t state_stride = 0;    ///< tokens from one kept state to the next, whole blocks; 0: checked() chooses
   /// The most slots of a sequence that are not published: a step's prefill chunk; of two steps where they overlap.
   std::int32_t max_extend = 512;
-  /// Whoever is past its prompt keeps a state at its last whole block, too: what is kept outside of the pool ends with whole blocks. It
-  /// takes a state more for each sequence, where there is room.
+  /// Whoever is past its prompt keeps a state at its last whole block, too: what is kept outside of the pool ends with
+  /// whole blocks. It takes a state more for each sequence, where there is room.
   bool keep_ends = false;
   bool share = true;   ///< false: no tree; the pool and everything else stays
   std::string model;   ///< digest of the model; part of every block's identity
@@ -34,17 +34,20 @@ struct CacheConfig {
 
   /// The first block of group `g` that a match of `len` tokens must have, and that a sequence takes of it.
   std::int32_t first_needed_block(int g, std::int32_t len) const { return groups[g].first_needed(len) / block_size; }
-  /// The first block of group `g` that a sequence keeps which has computed `len` tokens. What lies before has left the window.
+  /// The first block of group `g` that a sequence keeps which has computed `len` tokens. What lies before has left the
+  /// window.
   std::int32_t first_kept_block(int g, std::int32_t len) const { return groups[g].first_kept(len) / block_size; }
 
   /// The most blocks of a group that a sequence holds at once while its prompt is prefilled up to `blocks` blocks.
   std::int32_t most_held(const GroupSpec& group, std::int32_t blocks) const {
     if (group.kind == GroupKind::kFull) return blocks;
-    // Steps in hand write max_extend tokens while the window before them is still read; both ends may lie inside a block.
+    // Steps in hand write max_extend tokens while the window before them is still read; both ends may lie inside a
+    // block.
     return std::min(blocks, blocks_for(group.window + max_extend) + 1);
   }
 
-  /// What is reserved for each sample beyond the prompt: a growth block and a fork block in each group, and a state to write.
+  /// What is reserved for each sample beyond the prompt: a growth block and a fork block in each group, and a state to
+  /// write.
   std::int32_t spare_blocks() const { return 2 * n_groups() + state_pages; }
   /// For all samples: when they part each writes a state of its own, and the prompt's is still read.
   std::int32_t spare_blocks_of(int n_samples) const {
@@ -59,7 +62,8 @@ struct CacheConfig {
   }
 };
 
-/// The config, its recurrent group turned into state_pages and state_stride. Throws std::invalid_argument when it makes no sense.
+/// The config, its recurrent group turned into state_pages and state_stride. Throws std::invalid_argument when it makes
+/// no sense.
 CacheConfig checked(CacheConfig config);
 
 }  // namespace coppice::kv

@@ -19,11 +19,11 @@ enum class SeqId : std::uint64_t {};
 
 /// The states of a sequence whose model has recurrent layers.
 struct SequenceStates {
-  StateRef now;               // at computed_len; none at 0
-  StateRef next;              // that the step in hand writes; none: it writes `now` in place, or there is no step
-  std::int32_t promised = 0;  // of `next`'s pages: those taken from the reservation
-  std::int32_t spare = 0;     // ... and of these, from `CacheSequence::spare`
-  BlockId end = kNullBlock;   // CacheConfig::keep_ends: where the last such state stands; no other is kept for this
+  StateRef now;                     // at computed_len; none at 0
+  StateRef next;                    // that the step in hand writes; none: it writes `now` in place, or there is no step
+  std::int32_t promised = 0;        // of `next`'s pages: those taken from the reservation
+  std::int32_t growth_reserve = 0;  // ... and of these, from `CacheSequence::growth_reserve`
+  BlockId end = kNullBlock;  // CacheConfig::keep_ends: where the last such state stands; no other is kept for this
   std::vector<std::int32_t> kept;  // positions where a state is to be kept besides every stride, whole blocks
 };
 
@@ -34,14 +34,14 @@ struct CacheSequence {
   std::vector<MediumSpan> prompt_media;    // all of them
   std::vector<std::int32_t> wanted_tails;  // positions inside of blocks where others wait for what is before
   std::int32_t cached_len = 0;
-  std::int32_t len = 0;            // slots: those behind computed_len are of steps that are not published
-  std::int32_t unpromised = 0;     // of the blocks that hold only these slots: those that no reservation paid for
-  std::int32_t published = 0;      // the first so many blocks of the tables are the tree's
-  std::int32_t prompt_blocks = 0;  // the reservation is for tables of this size
-  std::int32_t reserved = 0;       // blocks promised, not allocated yet
-  std::int32_t spare = 0;  // those of them that were not for the prompt's own blocks, but for forks, growth and states
-  bool awaits = false;     // [computed_len, len) come from outside, by loads and not by steps: Cache::await()
-  bool tail_forked = false;  // the first slots behind computed_len are in a fork whose copy may never run
+  std::int32_t len = 0;             // slots: those behind computed_len are of steps that are not published
+  std::int32_t unpromised = 0;      // of the blocks that hold only these slots: those that no reservation paid for
+  std::int32_t published = 0;       // the first so many blocks of the tables are the tree's
+  std::int32_t prompt_blocks = 0;   // the reservation is for tables of this size
+  std::int32_t reserved = 0;        // blocks promised, not allocated yet
+  std::int32_t growth_reserve = 0;  // of `reserved`: kept for forks, growth and states, not for the prompt
+  bool awaits = false;              // [computed_len, len) come from outside, by loads and not by steps: Cache::await()
+  bool tail_forked = false;         // the first slots behind computed_len are in a fork whose copy may never run
   SequenceStates states;
   Namespace ns;
 
@@ -61,7 +61,8 @@ struct CacheSequence {
         .len = len,
         .published = published,
         .prompt_blocks = prompt_blocks,
-        .states = {.now = states.now.share(), .next = {}, .promised = 0, .spare = 0, .end = kNullBlock, .kept = {}},
+        .states =
+            {.now = states.now.share(), .next = {}, .promised = 0, .growth_reserve = 0, .end = kNullBlock, .kept = {}},
         .ns = ns};
     for (const BlockTable& table : tables) copy.tables.push_back(table.share());
     return copy;

@@ -1,5 +1,6 @@
-// Block identity: a digest chained over a block's predecessors, H(parent, text), with the whole digest of each medium; a chain's first parent is
-// H(model, layout, salt, adapter). Equal digests mean equal keys and values, in this process and in any other.
+// Block identity: a digest chained over a block's predecessors, H(parent, text), with the whole digest of each medium;
+// a chain's first parent is H(model, layout, salt, adapter). Equal digests mean equal keys and values, in this process
+// and in any other.
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,7 @@
 // EvictedBlocks: the uses of blocks that were evicted, so that a block that is computed again doesn't count as new. Not
 // thread safe. A hash table of fixed size without chains: a later block overwrites an earlier one in its place, so old
-// entries disappear by themselves. 30 bits of the digest besides the place tell blocks apart. A mistake costs one block's
-// place in the eviction order, no more.
+// entries disappear by themselves. 30 bits of the digest besides the place tell blocks apart. A mistake costs one
+// block's place in the eviction order, no more.
 #pragma once
 
 #include <bit>

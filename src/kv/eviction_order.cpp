@@ -1,6 +1,7 @@
-// Another rule: coldest(). What the order knows of a block comes from prefix_tree.cpp, cache.cpp and, when it is let go, block_pool.cpp. The cache
-// knows no roles: what a request says must come through AdmitRequest (cache.h). To hold one prefix there are pins
-// (docs/adr/0031-pinned-prefixes.md). cache_check.cpp checks invariant 2. Measure with `make bench-traces`.
+// Another rule: coldest(). What the order knows of a block comes from prefix_tree.cpp, cache.cpp and, when it is let
+// go, block_pool.cpp. The cache knows no roles: what a request says must come through AdmitRequest (cache.h). To hold
+// one prefix there are pins (docs/decisions.md, "Pins"). cache_check.cpp checks invariant 2. Measure with `make
+// bench-traces`.
 #include "kv/eviction_order.h"
 
 #include <algorithm>

@@ -1,14 +1,16 @@
-// EvictionOrder: for each layer group (the states of recurrent layers are one more), the blocks that only the tree holds, and which of them goes next. Not thread safe.
+// EvictionOrder: for each layer group (the states of recurrent layers are one more), the blocks that only the tree
+// holds, and which of them goes next. Not thread safe.
 //
-// The rule (docs/adr/0010-eviction-policy.md): the block whose last use is longest ago goes first. But each use before the
-// last, at most two of them, makes it look younger by one typical distance between a block's first two uses. Time is counted
-// in blocks that entered the tree. The distance is learned, and uses are remembered after eviction.
+// The rule (docs/decisions.md, "Eviction by learned distance"): the block whose last use is longest ago goes first. But
+// each use before the last, at most two of them, makes it look younger by one typical distance between a block's first
+// two uses. Time is counted in blocks that entered the tree. The distance is learned, and uses are remembered after
+// eviction.
 //
 // Every operation is O(1) for a given number of groups. Invariants:
-//  1. A list holds the blocks of one group with one number of uses (capped), sorted by the time of last use. A block enters
-//     at the hot end with the current time, or at the cold end of its group's first list with time 0.
-//  2. In the full group a block has no more uses than its parent in the tree, and is never hotter. For sequences use and
-//     hold whole paths, and tables release deepest first. So the block that goes next is a leaf's last.
+//  1. A list holds the blocks of one group with one number of uses (capped), sorted by the time of last use. A block
+//     enters at the hot end with the current time, or at the cold end of its group's first list with time 0.
+//  2. In the full group a block has no more uses than its parent in the tree, and is never hotter. For sequences use
+//     and hold whole paths, and tables release deepest first. So the block that goes next is a leaf's last.
 #pragma once
 
 #include <algorithm>
@@ -38,12 +40,14 @@ class EvictionOrder {
         evicted_(std::max(kRememberedAtLeast, links_.size() * kRememberedPools / kSampleEach)),
         evicted_lately_(std::max(kRememberedAtLeast, links_.size())) {}
 
-  // --- uses -----------------------------------------------------------------------------------------------------------
-  /// Whether a block of a text is one of those that stand for their neighbours: they are remembered for long, and distances
-  /// are learned from them.
+  // --- uses
+  // -----------------------------------------------------------------------------------------------------------
+  /// Whether a block of a text is one of those that stand for their neighbours: they are remembered for long, and
+  /// distances are learned from them.
   static bool is_sample(std::int32_t block) { return block % kSampleEach == 0; }
-  /// A row of blocks (one of each group, or the null block) enters the tree. `digest`: of a full block that is a sample,
-  /// which may have been evicted before; else null. Returns the uses of the row; the caller raises its ancestors to them.
+  /// A row of blocks (one of each group, or the null block) enters the tree. `digest`: of a full block that is a
+  /// sample, which may have been evicted before; else null. Returns the uses of the row; the caller raises its
+  /// ancestors to them.
   std::uint32_t enter(std::span<const BlockId> row, const Digest* digest);
   /// Gives a block of the full group as many uses as a block behind it has. False when it has them already; then its
   /// ancestors have, too.
@@ -56,13 +60,14 @@ class EvictionOrder {
   void use(BlockId id, bool came_back);
   /// A full block of the full group is about to be evicted.
   void remember(BlockId id, const Digest& digest, bool sample);
-  /// Whether a full block of the full group was evicted and is not forgotten yet. Samples are remembered for long, others
-  /// until about a pool's worth of blocks was evicted after them.
+  /// Whether a full block of the full group was evicted and is not forgotten yet. Samples are remembered for long,
+  /// others until about a pool's worth of blocks was evicted after them.
   bool remembers(const Digest& digest) const {
     return evicted_.recall(digest).has_value() || evicted_lately_.recall(digest).has_value();
   }
 
-  // --- the lists ------------------------------------------------------------------------------------------------------
+  // --- the lists
+  // ------------------------------------------------------------------------------------------------------
   /// REQUIRES: id is in no list, and has entered the tree.
   void add(BlockId id, int group, Heat heat);
   /// REQUIRES: id is in a list.
@@ -75,8 +80,8 @@ class EvictionOrder {
   }
   bool contains(BlockId id) const { return links_[index(id)].list >= 0; }
 
-  /// The block to evict next over all groups; the null block when all lists are empty. Among equals it is the full group's,
-  /// because its leaf takes the other groups' blocks of that place along.
+  /// The block to evict next over all groups; the null block when all lists are empty. Among equals it is the full
+  /// group's, because its leaf takes the other groups' blocks of that place along.
   BlockId next() const { return coldest(0, ends_.size()); }
 
   // For check_integrity().

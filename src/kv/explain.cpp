@@ -43,9 +43,9 @@ const Digest& parent_digest(const Walk& at, int block_size) {
   return own > 0 ? node.digests[own - 1] : node.parent->digests.back();
 }
 
-/// Looks at the whole blocks of `tokens` from `block` on, the first of which hangs on `parent`. Returns the place after the
-/// last one that was evicted lately, or `block`. A digest stands for all blocks before it, too: what lies between was
-/// evicted even if it was forgotten.
+/// Looks at the whole blocks of `tokens` from `block` on, the first of which hangs on `parent`. Returns the place after
+/// the last one that was evicted lately, or `block`. A digest stands for all blocks before it, too: what lies between
+/// was evicted even if it was forgotten.
 std::int32_t evicted_until(const EvictionOrder& evicted, const CacheConfig& config, Digest parent, std::int32_t block,
                            TextView tokens) {
   const int bs = config.block_size;

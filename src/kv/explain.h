@@ -15,7 +15,8 @@ struct CacheConfig;
 class EvictionOrder;
 class PrefixTree;
 
-/// Why a prompt's match ended. explain() gives the first six; the others are known to who asks (engine/make_cache_report.cpp).
+/// Why a prompt's match ended. explain() gives the first six; the others are known to who asks
+/// (engine/make_cache_report.cpp).
 enum class MatchEnded : std::uint8_t {
   kLastToken,   ///< it went as far as it can: all tokens that may match are known
   kDiffers,     ///< the cached text goes on with other tokens
@@ -33,8 +34,8 @@ enum class MatchEnded : std::uint8_t {
 struct MatchEnd {
   std::int32_t length = 0;  ///< as match() says
   MatchEnded why = MatchEnded::kLastToken;
-  /// kEvicted: at least so many tokens behind `length` were cached once. Counts whole blocks that EvictionOrder remembers:
-  /// every fourth block for long, all blocks for a while.
+  /// kEvicted: at least so many tokens behind `length` were cached once. Counts whole blocks that EvictionOrder
+  /// remembers: every fourth block for long, all blocks for a while.
   std::int32_t evicted = 0;
   std::int32_t stateless = 0;  ///< kNoState: so many tokens behind `length` are cached
   Text found;                  ///< kDiffers: the tree's next tokens on the path that agrees longest; at most 16

@@ -1,4 +1,18 @@
-// Namespace: all besides its tokens that decides what a block holds and who may see it. Plain data, standard library only.
+// Namespace: all besides its tokens that decides what a block holds and who may see it. Plain data, standard library
+// only. Any thread.
+//
+// An adapter for each request is not built. `adapter` waits for it, and these files must change:
+//  - the request's field: parse_engine_fields() (server/api/base/sampling_fields.cpp);
+//  - `adapter` is filled in server/jobs/preparation.cpp, where pictures are kept by salt, and in api_prefixes.cpp and
+//    api_cache.cpp (server/api);
+//  - rows know theirs: a field of BatchSequence (executor/executor.h), filled in engine/batch_builder.cpp; on a GPU
+//    executor/cuda/step_memory.cpp;
+//  - weights: model/, executor/ggml/store/weights.cpp, executor/cuda/device_weights.cpp;
+//  - products: product.cpp, packed_product.cpp, gated_product.cpp and packed_experts.cpp (executor/ggml/graph);
+//    decoder_step.cpp and experts_step.cpp (executor/cuda);
+//  - which graph may run again: StepShape (executor/ggml/graph/step_graph.h), graph_of()
+//    (executor/cuda/step_launcher.cpp);
+//  - what an executor has: ExecutorInfo, executor/base/batch_check.cpp.
 #pragma once
 
 #include <compare>

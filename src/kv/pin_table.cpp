@@ -46,7 +46,8 @@ void PinTable::remove(PinId id) {
   pins_.erase(pin);
 }
 
-// The longest match that ends with a whole block. A shorter one has other windows and another state, and may meet other holes.
+// The longest match that ends with a whole block. A shorter one has other windows and another state, and may meet other
+// holes.
 PrefixMatch PinTable::whole_match(const PinRequest& request) const {
   const auto bs = static_cast<std::size_t>(config_.block_size);
   PrefixMatch match;

@@ -1,12 +1,12 @@
-// PinTable: prefixes that stay in the cache until somebody lets go of them. A pin holds a reference on each block that a match of its
-// prefix needs, as a sequence does; and eviction leaves alone what is held. Not thread safe.
+// PinTable: prefixes that stay in the cache until somebody lets go of them. A pin holds a reference on each block that
+// a match of its prefix needs, as a sequence does; and eviction leaves alone what is held. Not thread safe.
 //
 // What pins may hold is up to the caller: in all, and of one owner. A block that several pins hold counts once.
 //
 // Invariants (check_integrity() checks them):
-//  1. A pin holds whole blocks: in the full group all of its prefix; in a sliding group those that a query right behind it sees,
-//     and those that its last token saw, where the tree had them; and the state at its end, if the model has such. They are the tree's, at
-//     their places.
+//  1. A pin holds whole blocks: in the full group all of its prefix; in a sliding group those that a query right behind
+//     it sees, and those that its last token saw, where the tree had them; and the state at its end, if the model has
+//     such. They are the tree's, at their places.
 //  2. blocks() is the number of different blocks that pins hold.
 #pragma once
 
@@ -50,7 +50,8 @@ struct NoPin {
     kNotCached,    ///< not even a first block of the prefix
     kOwnersShare,  ///< the owner's pins would hold `needed` blocks, of `most_of_owner`
     kShare,        ///< all pins would hold `needed` blocks, of `most`
-    kPromised,  ///< it would take `needed` blocks that nobody holds, and but `most` of those aren't promised to sequences
+    kPromised,     ///< it would take `needed` blocks that nobody holds, and but `most` of those aren't promised to
+                   ///< sequences
   };
   Why why = Why::kNotCached;
   std::int64_t needed = 0, most = 0;  ///< blocks
@@ -100,7 +101,8 @@ class PinTable {
   };
   Growth growth(const PrefixMatch& match, std::string_view owner) const;
   PrefixMatch whole_match(const PinRequest& request) const;
-  /// Calls f(group, block) for each block that a pin of this match holds, in order; with the null block for those between.
+  /// Calls f(group, block) for each block that a pin of this match holds, in order; with the null block for those
+  /// between.
   template <class F>
   void for_each_block(const PrefixMatch& match, F&& f) const;
 

@@ -51,7 +51,8 @@ std::int32_t without_holes(std::int32_t length, const std::vector<const BlockId*
   return length;
 }
 
-// The longest length, up to `length`, that a match may have: the text may be cut there, and no window before has a hole.
+// The longest length, up to `length`, that a match may have: the text may be cut there, and no window before has a
+// hole.
 std::int32_t usable(std::int32_t length, TextView tokens, const std::vector<const BlockId*>& rows,
                     const CacheConfig& config) {
   for (;;) {

@@ -1,5 +1,5 @@
-// PrefixMatch: how much of a text a tree knows. It depends on its symbols and media, on where it may be cut, on holes of sliding groups, and on the states of recurrent layers.
-// Nothing is changed, and no hash is compared.
+// PrefixMatch: how much of a text a tree knows. It depends on its symbols and media, on where it may be cut, on holes
+// of sliding groups, and on the states of recurrent layers. Nothing is changed, and no hash is compared.
 #pragma once
 
 #include <cstdint>
@@ -24,11 +24,12 @@ struct PrefixMatch {
   BlockId state_page = kNullBlock;  ///< one of its pages
 };
 
-/// The longest prefix of `tokens` below `root` whose sliding windows have no hole, and with a state of the recurrent layers
-/// if there are such. The match points into the tree.
+/// The longest prefix of `tokens` below `root` whose sliding windows have no hole, and with a state of the recurrent
+/// layers if there are such. The match points into the tree.
 PrefixMatch longest_match(const TreeNode& root, TextView tokens, const StateTable& states, const CacheConfig& config);
 
-/// Of the blocks of a match, how many a sequence holds. Sequences hold whole paths of the full group, so these come first.
+/// Of the blocks of a match, how many a sequence holds. Sequences hold whole paths of the full group, so these come
+/// first.
 std::int32_t blocks_in_use(const PrefixMatch& match, const BlockPool& pool);
 
 }  // namespace coppice::kv

@@ -212,8 +212,8 @@ void PrefixTree::split(TreeNode& node, std::int32_t blocks) {
   ++node_count_;
 }
 
-// `node` has just become a branch point: the sliding blocks in the last window before its end are worth keeping. The window may
-// begin above the node.
+// `node` has just become a branch point: the sliding blocks in the last window before its end are worth keeping. The
+// window may begin above the node.
 void PrefixTree::warm_last_window(const TreeNode& node) {
   for (int g = 1; g < n_groups_; ++g) {
     const std::int32_t begin = config_.first_needed_block(g, node.end_block() * bs_);

@@ -7,7 +7,8 @@
 //  1. Every node but a root has at least one block, a root has none. Only a leaf ends in a partial block; a block that
 //     extends it replaces it.
 //  2. An inner node that is not a root has two children or more. A root has one or more.
-//  3. The tree holds one reference on every block it names. A null block in a sliding group is a hole; group 0 has none.
+//  3. The tree holds one reference on every block it names. A null block in a sliding group is a hole; group 0 has
+//     none.
 //  4. place(id) names the node and the absolute index of every block in the tree.
 //
 // Memory: what may throw comes first in every change. If it throws, the tree is as it was.
@@ -54,11 +55,12 @@ class PrefixTree {
   /// All must outlive the tree.
   PrefixTree(BlockPool& pool, StateTable& states, const CacheConfig& config);
 
-  /// The longest known prefix of `tokens` whose sliding windows have no hole, and with a state of the recurrent layers if there are such.
-  /// Compares tokens, never hashes.
+  /// The longest known prefix of `tokens` whose sliding windows have no hole, and with a state of the recurrent layers
+  /// if there are such. Compares tokens, never hashes.
   PrefixMatch match(TextView tokens, const Namespace& ns) const;
 
-  /// The full group's ids of the whole blocks at the beginning of `tokens` that the tree has, whatever windows and states are there.
+  /// The full group's ids of the whole blocks at the beginning of `tokens` that the tree has, whatever windows and
+  /// states are there.
   std::vector<BlockId> whole_blocks(TextView tokens, const Namespace& ns) const;
 
   /// Where the first block of a namespace goes. Makes the root if need be: publish() must follow.
@@ -66,21 +68,22 @@ class PrefixTree {
   /// The place right after a block of the tree.
   Cursor after(BlockId full_group_id) const;
 
-  /// Enters a block after `at`: full, or the partial tail of a sequence that ends. `ids` [n_groups] are the publisher's. If
-  /// the tree has the same full block already, `ids` are set to the tree's, and the publisher repoints its tables. If it
-  /// covers a partial one, nothing happens. Returns the place after the block (partial: `at`).
+  /// Enters a block after `at`: full, or the partial tail of a sequence that ends. `ids` [n_groups] are the
+  /// publisher's. If the tree has the same full block already, `ids` are set to the tree's, and the publisher repoints
+  /// its tables. If it covers a partial one, nothing happens. Returns the place after the block (partial: `at`).
   /// REQUIRES: 0 < tokens.size() <= block_size.
   Cursor publish(Cursor at, TextView tokens, std::span<BlockId> ids);
 
   /// Lets go of a cached block. In the full group it is a leaf's last block, and goes with all its groups; in a sliding
-  /// group it goes with the groups of the same window, and leaves a hole. A state goes whole, or with the block it stands behind.
-  /// Returns the number of blocks freed.
+  /// group it goes with the groups of the same window, and leaves a hole. A state goes whole, or with the block it
+  /// stands behind. Returns the number of blocks freed.
   int evict(BlockId id);
 
   /// Evicts all that nobody holds.
   Cleared clear();
 
-  /// Whether a sliding block lies in the last window before a branch: every branch needs it, so it is worth keeping longer.
+  /// Whether a sliding block lies in the last window before a branch: every branch needs it, so it is worth keeping
+  /// longer.
   bool before_branch(BlockId id, const GroupSpec& group) const;
 
   /// Null: nobody is told. It outlives the tree, or is replaced before.

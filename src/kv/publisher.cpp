@@ -41,9 +41,9 @@ void Publisher::publish_full_blocks(CacheSequence& seq) {
   if (unfilled) seq.tokens.truncate(seq.tokens.size() - 1);
 }
 
-// A sequence must be able to end in any case: its tail is not kept (false) if memory runs out, now or when its last step was
-// published, or if the copy that makes the tail may never run. What a step in flight writes lies behind the computed tokens: whoever
-// takes the tail from the tree copies no more than these.
+// A sequence must be able to end in any case: its tail is not kept (false) if memory runs out, now or when its last
+// step was published, or if the copy that makes the tail may never run. What a step in flight writes lies behind the
+// computed tokens: whoever takes the tail from the tree copies no more than these.
 bool Publisher::publish_partial_tail(CacheSequence& seq) noexcept {
   const int filled = seq.computed_len() % config_.block_size;
   if (!config_.share || filled == 0) return true;

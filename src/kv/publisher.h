@@ -17,8 +17,9 @@ class Publisher {
   Publisher(const CacheConfig& config, BlockPool& pool, PrefixTree& tree, Budget& budget, StateKeeper& keeper)
       : config_(config), pool_(pool), tree_(tree), budget_(budget), keeper_(keeper) {}
 
-  /// Tokens were computed, computed_len has grown: full blocks enter the tree (one that the tree has already is merged: the table is repointed to the
-  /// tree's), a state stays if it is to be kept, so does a tail that others wait for, and blocks that left a window are dropped.
+  /// Tokens were computed, computed_len has grown: full blocks enter the tree (one that the tree has already is merged:
+  /// the table is repointed to the tree's), a state stays if it is to be kept, so does a tail that others wait for, and
+  /// blocks that left a window are dropped.
   void publish_step(CacheSequence& seq);
 
   /// The sequence is about to end: its partial tail and its state enter the tree.

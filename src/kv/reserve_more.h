@@ -1,4 +1,5 @@
-// reserve_more(): makes room in a vector before anything changes, so that the changes cannot fail. Grows as push_back() does.
+// reserve_more(): makes room in a vector before anything changes, so that the changes cannot fail. Grows as push_back()
+// does.
 #pragma once
 
 #include <algorithm>

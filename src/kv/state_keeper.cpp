@@ -38,10 +38,10 @@ void StateKeeper::keep_at(CacheSequence& seq, std::int32_t position) const {
 
 void StateKeeper::begin_step(CacheSequence& seq, bool draft) {
   if (to_take(seq, draft) == 0) return;
-  const std::int32_t reserved = seq.reserved, spare = seq.spare;
+  const std::int32_t reserved = seq.reserved, growth_reserve = seq.growth_reserve;
   seq.states.next = budget_.allocate_state(seq, states_);
   seq.states.promised = reserved - seq.reserved;
-  seq.states.spare = spare - seq.spare;
+  seq.states.growth_reserve = growth_reserve - seq.growth_reserve;
 }
 
 void StateKeeper::rewind(CacheSequence& seq) {
@@ -54,7 +54,7 @@ void StateKeeper::rewind(CacheSequence& seq) {
 // The unit that the step took is given back, or the one in whose place it has come.
 void StateKeeper::promise_again(CacheSequence& seq) {
   budget_.reserve(seq, std::exchange(seq.states.promised, 0));
-  seq.spare += std::exchange(seq.states.spare, 0);
+  seq.growth_reserve += std::exchange(seq.states.growth_reserve, 0);
 }
 
 void StateKeeper::end_step(CacheSequence& seq) {
@@ -67,7 +67,7 @@ void StateKeeper::end_step(CacheSequence& seq) {
       if (fault(Fault::kStaleState) && old) states.now = old.share();
     }
     if (!stays) promise_again(seq);
-    states.promised = states.spare = 0;
+    states.promised = states.growth_reserve = 0;
   }
   const bool live = !states.now.frozen();  // else it has a unit reserved already
   const bool stays_for_good = wanted(seq);
@@ -98,7 +98,8 @@ bool StateKeeper::is_end(const CacheSequence& seq) const {
          seq.computed_len() >= seq.prompt_blocks * bs;
 }
 
-// A state that was just entered is the sequence's end now. The one before goes, if only the tree holds it, and nobody has started on it.
+// A state that was just entered is the sequence's end now. The one before goes, if only the tree holds it, and nobody
+// has started on it.
 void StateKeeper::move_end(CacheSequence& seq) {
   const BlockId anchor = seq.tables[0][seq.computed_len() / config_.block_size - 1];
   const BlockId before = std::exchange(seq.states.end, anchor);

@@ -1,13 +1,14 @@
 // StateKeeper: which states of a running sequence stay, and its units through a step. Not thread safe.
 //
-// States are kept (docs/adr/0035-states-in-the-tree.md)
+// States are kept (docs/decisions.md, "Recurrent states in the tree")
 //   at every stride       tokens from the start of the text; or at the last whole block before that where it may be cut
 //   before a prompt's end at its last whole block: as far as the same prompt can match
-//   at branch points      where a request found more tokens cached than states, and where others part from this one (keep_at())
+//   at branch points      where a request found more tokens cached than states, and where others part from this one
+//                         (keep_at())
 //   at a sequence's end   wherever that is: its state is there anyway
 //   before it             with CacheConfig::keep_ends: at its last whole block so far, as long as nobody has used that
-// To keep a state is to write no further in it. It costs the sequence a new unit, and is left out where there is no room for that
-// beside a block more for every sequence.
+// To keep a state is to write no further in it. It costs the sequence a new unit, and is left out where there is no
+// room for that beside a block more for every sequence.
 //
 // Invariant: a running sequence whose state is frozen has a unit reserved, unless fork() outran its n_samples.
 #pragma once
@@ -41,7 +42,8 @@ class StateKeeper {
     const bool stays = draft && !fault(Fault::kDraftInPlace);
     return !seq.states.now || frozen || stays ? config_.state_pages : 0;
   }
-  /// So many fewer if it goes on in its own state, that only the tree holds besides; and to do so. No other request finds that any more.
+  /// So many fewer if it goes on in its own state, that only the tree holds besides; and to do so. No other request
+  /// finds that any more.
   std::int32_t spared_in_place(const CacheSequence& seq) const {
     const StateRef& now = seq.states.now;
     return now && now.frozen() && states_.users(now.unit()) == 1 ? config_.state_pages : 0;

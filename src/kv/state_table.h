@@ -1,17 +1,18 @@
-// StateTable: the states of recurrent layers: which pages each one has, who holds it, and where in the prefix tree it stands. Not
-// thread safe.
+// StateTable: the states of recurrent layers: which pages each one has, who holds it, and where in the prefix tree it
+// stands. Not thread safe.
 //
-// A state is a unit of `state_pages` pages of the pool: taken, held, evicted and freed whole. One that a sequence alone holds is
-// live: its sequence may write it in place. Any other is frozen: who goes on from it reads it, and writes another unit.
+// A state is a unit of `state_pages` pages of the pool: taken, held, evicted and freed whole. One that a sequence alone
+// holds is live: its sequence may write it in place. Any other is frozen: who goes on from it reads it, and writes
+// another unit.
 //
-// In the tree a state stands behind a whole block, its anchor, and behind `rest`, fewer tokens than a block (mostly none):
-// that is the prefix it remembers.
+// In the tree a state stands behind a whole block, its anchor, and behind `rest`, fewer tokens than a block (mostly
+// none): that is the prefix it remembers.
 //
 // Invariants (check_integrity() checks them):
-//  1. The pages of a unit have the same users, and all of them the tree's reference or none. So the pool's counts and the eviction
-//     order need not know units: evicting one page takes the others along.
-//  2. The anchor of a state in the tree is a full block in the tree. A block behind it begins with `rest`. No two states stand
-//     for one prefix.
+//  1. The pages of a unit have the same users, and all of them the tree's reference or none. So the pool's counts and
+//     the eviction order need not know units: evicting one page takes the others along.
+//  2. The anchor of a state in the tree is a full block in the tree. A block behind it begins with `rest`. No two
+//     states stand for one prefix.
 //  3. cached() is the number of units that the tree alone holds, in_use() that of the others.
 //
 // A table without states (state_pages == 0) owns no memory, and every question to it is one comparison.
@@ -37,7 +38,8 @@ class StateTable;
 using UnitId = std::int32_t;
 inline constexpr UnitId kNoUnit = -1;
 
-/// One user's reference to a state, or to none. Move-only; its destructor releases it (at the hot end of the eviction order).
+/// One user's reference to a state, or to none. Move-only; its destructor releases it (at the hot end of the eviction
+/// order).
 class [[nodiscard]] StateRef {
  public:
   StateRef() = default;
@@ -79,7 +81,8 @@ class StateTable {
     UnitId next = kNoUnit;  // behind the same anchor
   };
 
-  // --- holders --------------------------------------------------------------------------------------------------------
+  // --- holders
+  // --------------------------------------------------------------------------------------------------------
   /// A unit of fresh pages, with one user. REQUIRES: state_pages of them, which nobody else holds.
   StateRef make(std::span<BlockRef> pages);
   /// One more user of a unit that somebody holds.
@@ -87,7 +90,8 @@ class StateTable {
   std::int32_t users(UnitId unit) const { return pool_.users(at(unit).pages.front()); }
   std::span<const BlockId> pages(UnitId unit) const { return at(unit).pages; }
 
-  // --- the tree -------------------------------------------------------------------------------------------------------
+  // --- the tree
+  // -------------------------------------------------------------------------------------------------------
   /// REQUIRES: owns(page).
   const Unit& unit_of(BlockId page) const { return at(unit_of_[index(page)]); }
   /// Whether this is a page of a state.
@@ -99,7 +103,8 @@ class StateTable {
   UnitId longest(BlockId anchor, TextView tokens, Fits&& fits) const;
   bool any_behind(BlockId anchor) const { return enabled() && first_behind_[index(anchor)] != kNoUnit; }
   TextView rest(UnitId unit) const { return at(unit).rest; }
-  /// The tree takes its reference. REQUIRES: it has none; find() finds nothing. Throws std::bad_alloc: nothing has changed.
+  /// The tree takes its reference. REQUIRES: it has none; find() finds nothing. Throws std::bad_alloc: nothing has
+  /// changed.
   void enter(const StateRef& state, BlockId anchor, TextView rest);
   /// The tree lets go of a state.
   void leave(UnitId unit);

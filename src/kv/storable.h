@@ -1,5 +1,5 @@
-// Storable: what of the tree may be kept outside of the pool: a full block of one layer group, or a state that stands at the end of one. Not thread
-// safe.
+// Storable: what of the tree may be kept outside of the pool: a full block of one layer group, or a state that stands
+// at the end of one. Not thread safe.
 //
 // What has been stored, or came from there, is marked (BlockPool::stored()) as long as it is in the tree.
 #pragma once
@@ -37,21 +37,23 @@ class Storables {
   Storables(const CacheConfig& config, BlockPool& pool, const StateTable& states, const PrefixTree& tree)
       : config_(config), pool_(pool), states_(states), tree_(tree) {}
 
-  /// What stands at a full block of the full group and isn't marked: that block; `all`: those of the other groups, and the state at its end.
+  /// What stands at a full block of the full group and isn't marked: that block; `all`: those of the other groups, and
+  /// the state at its end.
   void at(BlockId full_group_id, bool all, const OnStorable& f) const;
 
-  /// What goes when this block or page is evicted, as far as it isn't marked. Holes of windows are no loss: they are left out.
+  /// What goes when this block or page is evicted, as far as it isn't marked. Holes of windows are no loss: they are
+  /// left out.
   void before_eviction(BlockId id, const OnStorable& f) const;
 
-  /// Full blocks of the full group that nobody has marked, with `uses` or more: what is used most and latest first, and what comes before in a text
-  /// before what follows. O(tree).
+  /// Full blocks of the full group that nobody has marked, with `uses` or more: what is used most and latest first, and
+  /// what comes before in a text before what follows. O(tree).
   std::vector<BlockId> hottest(std::uint32_t uses = 1) const;
 
   /// Of the text up to the end of a full block of the full group in the tree; none: it is no such block.
   std::optional<Digest> digest_of(BlockId full_group_id) const;
 
-  /// The longest beginning of a sequence's computed text, up to `len`, that can be taken up again from its whole blocks alone: with states
-  /// where there are such. 0: nothing.
+  /// The longest beginning of a sequence's computed text, up to `len`, that can be taken up again from its whole blocks
+  /// alone: with states where there are such. 0: nothing.
   std::int32_t whole_until(std::span<const BlockId> full_group, std::int32_t len) const;
 
  private:

@@ -1,15 +1,16 @@
-// Text: what a prompt or a path of the tree says: tokens, and pieces of media (pictures) between them. TextView: a part of one. Any thread.
+// Text: what a prompt or a path of the tree says: tokens, and pieces of media (pictures) between them. TextView: a part
+// of one. Values: any thread, one at a time where it is changed. Positions in a text are indices of symbols, from 0.
 //
-// A text is a row of symbols of 32 bits. The top bit tells a piece of a medium from a token; its other bits are hashed from the medium's digest
-// and the piece's index, so mostly different media differ in their first symbol. That is no identity: what is held of a medium says its whole
-// digest, and two pieces are equal only if these are, too.
+// A text is a row of symbols of 32 bits. The top bit tells a piece of a medium from a token; its other bits are hashed
+// from the medium's digest and the piece's index, so mostly different media differ in their first symbol. That is no
+// identity: what is held of a medium says its whole digest, and two pieces are equal only if these are, too.
 //
-// Some media can't be cut: their rows see each other both ways. Where a text may be cut is cuts(), and nothing else: a match ends there, so does a
-// chunk of a prompt, a state stands there.
+// Some media can't be cut: their rows see each other both ways. Where a text may be cut is cuts(), and nothing else: a
+// match ends there, so does a chunk of a prompt, a state stands there.
 //
 // Invariants
-//  1. Spans are in order, don't overlap, and cover exactly the symbols that are no tokens. Neighbouring pieces of one medium that go on from
-//     each other are one span. So equal texts have equal spans.
+//  1. Spans are in order, don't overlap, and cover exactly the symbols that are no tokens. Neighbouring pieces of one
+//     medium that go on from each other are one span. So equal texts have equal spans.
 //
 // A text without media has no spans: then nothing here costs more than for a list of tokens.
 #pragma once
@@ -32,8 +33,8 @@ namespace coppice::kv {
 struct Medium {
   Digest digest{};        ///< of all that decides its rows: what it shows, and how that becomes rows
   std::int32_t rows = 0;  ///< symbols in a text, at least 1
-  bool whole =
-      false;  ///< its rows see each other both ways: it is computed in one step, and matched whole or not at all
+  /// Its rows see each other both ways: it is computed in one step, and matched whole or not at all.
+  bool whole = false;
   friend auto operator<=>(const Medium&, const Medium&) = default;
 };
 
@@ -45,19 +46,21 @@ struct MediumSpan {
   std::int32_t end() const { return first + n; }
 };
 
-/// The places nearest to one, before and behind it, where a text may be cut; both are that place itself if it may be cut there.
+/// The places nearest to one, before and behind it, where a text may be cut; both are that place itself if it may be
+/// cut there.
 struct Cuts {
   std::int32_t before = 0, behind = 0;
 };
 
-/// The one function that says where a text may be cut. Its spans are in order, and whole media have all their rows before and behind `at`, or
-/// none: what is cut of one counts as being there.
+/// The one function that says where a text may be cut. Its spans are in order, and whole media have all their rows
+/// before and behind `at`, or none: what is cut of one counts as being there.
 Cuts cuts(std::span<const MediumSpan> spans, std::int32_t at);
 
 /// What stands at a place of a text.
 class Symbol {
  public:
   Symbol(Token token) : bits_(token) {}  // NOLINT(google-explicit-constructor): most symbols are tokens
+  /// Its piece `index`, from 0. REQUIRES: index < medium.rows.
   Symbol(const Medium& medium, std::int32_t index);
 
   /// None: it is a piece of a medium.
@@ -69,7 +72,8 @@ class Symbol {
   std::int32_t bits_;
 };
 
-/// A part of a text that somebody keeps. A list of tokens converts to one.
+/// A part of a text that somebody keeps, and that doesn't change meanwhile. A list of tokens converts to one. Only
+/// spans() and tokens() take memory (std::bad_alloc). REQUIRES: its parts lie inside of it.
 class TextView {
  public:
   TextView() = default;
@@ -98,12 +102,13 @@ class TextView {
   std::int32_t token_from(std::int32_t at) const;
   std::int32_t medium_from(std::int32_t at) const;
 
-  /// Those of it, `first` counted from its beginning.
+  /// Its media, `first` counted from its beginning; a medium that begins or ends outside of it is cut.
   std::vector<MediumSpan> spans() const;
   std::size_t n_spans() const;
-  /// Without media.
+  /// Its tokens. Pieces of media are left out.
   std::vector<Token> tokens() const;
-  /// For hashes and people: what symbols are made of.
+  /// What symbols are made of, for hashes and people: a token as it is, a piece of a medium as a negative number.
+  /// [size()].
   std::span<const std::int32_t> bits() const { return bits_; }
 
   /// The number of leading symbols that are equal in both. A prompt of 32,000 tokens takes microseconds.
@@ -139,8 +144,9 @@ class Text {
   /// Of what bits() and spans() gave. None: invariant 1 doesn't hold of it.
   static std::optional<Text> of(std::vector<std::int32_t> bits, std::span<const MediumSpan> spans);
 
+  /// REQUIRES: `more` is no part of this text.
   void append(TextView more);
-  /// All rows of it. REQUIRES: rows > 0.
+  /// All rows of the medium. REQUIRES: rows > 0.
   void append(const Medium& medium);
   void truncate(std::size_t n);  ///< REQUIRES: n <= size(). Throws nothing
   void clear() { truncate(0); }
@@ -155,6 +161,7 @@ class Text {
   operator TextView() const { return view(); }  // NOLINT(google-explicit-constructor)
   std::span<const MediumSpan> spans() const { return spans_; }
   friend bool operator==(const Text& a, const Text& b) { return a.view() == b.view(); }
+  /// Of memory.
   std::size_t bytes() const { return bits_.size() * sizeof(std::int32_t) + spans_.size() * sizeof(MediumSpan); }
 
  private:

@@ -1,12 +1,13 @@
-// TreeNode: a run of whole blocks in the prefix tree, and the nodes that continue it. Knows its text ("tokens", pieces of media included), ids and digests; what a
-// change means for counts and for the eviction order is PrefixTree's. Not thread safe.
+// TreeNode: a run of whole blocks in the prefix tree, and the nodes that continue it. Knows its text ("tokens", pieces
+// of media included), ids and digests; what a change means for counts and for the eviction order is PrefixTree's. Not
+// thread safe.
 //
 // Children are ordered by the tokens of their first block. So the child that shares the most tokens with a text is a
 // neighbour of the place where that text would stand, and is found in O(log children).
 //
 // Invariants (check_integrity() checks them):
-//  1. tokens, ids and digests describe the same n_blocks() blocks. Only the last block may be partial: it has fewer than
-//     block_size tokens, and no digest yet.
+//  1. tokens, ids and digests describe the same n_blocks() blocks. Only the last block may be partial: it has fewer
+//     than block_size tokens, and no digest yet.
 //  2. Siblings have different first blocks, and no sibling continues a partial one.
 #pragma once
 
@@ -64,9 +65,9 @@ struct TreeNode {
     TreeNode* child = nullptr;
     std::int32_t common = 0;  // tokens of its first block that agree
   };
-  /// The child that shares the most tokens with `text` in its first block; null when none shares any. `whole`: among the
-  /// children whose first block has no hole: siblings may begin with the same tokens, and one may have lost what another
-  /// still has.
+  /// The child that shares the most tokens with `text` in its first block; null when none shares any. `whole`: among
+  /// the children whose first block has no hole: siblings may begin with the same tokens, and one may have lost what
+  /// another still has.
   Candidate best_child(TextView text, bool whole = false) const;
 
   /// Room for so many more blocks with this text, so that push_block() and take_in() cannot fail.

@@ -1,6 +1,8 @@
-// TreeObserver: is told which full blocks the prefix tree has: what routers are told of a server. Abstract; implemented above kv.
+// TreeObserver: is told which full blocks the prefix tree has: what routers are told of a server. Abstract; implemented
+// above kv.
 //
-// The engine's thread calls it, in the middle of a change of the tree: it copies what it wants to keep, throws nothing, and calls nothing of the cache.
+// The engine's thread calls it, in the middle of a change of the tree: it copies what it wants to keep, throws nothing,
+// and calls nothing of the cache.
 //
 // Invariants
 //  1. A block enters once before it leaves, and leaves once: blocks that were merged are the tree's already.

@@ -86,7 +86,8 @@ class Painter {
     return sum;
   }
 
-  /// They were shown in the order of their liveliness. Siblings are to stand by their tokens, so that they keep their places.
+  /// They were shown in the order of their liveliness. Siblings are to stand by their tokens, so that they keep their
+  /// places.
   TreePicture in_order(const TreeNode& root) const {
     std::vector<std::int32_t> order(shown_.size());
     for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<std::int32_t>(i);

@@ -1,4 +1,5 @@
-// picture(): the tree of one namespace for people to look at: its liveliest part, cut to a size. Nothing is decided by it.
+// picture(): the tree of one namespace for people to look at: its liveliest part, cut to a size. Nothing is decided by
+// it.
 #pragma once
 
 #include <cstddef>
@@ -41,8 +42,8 @@ struct TreePicture {
   std::int32_t left_out = 0;  ///< first nodes of texts that are not in the picture
 };
 
-/// Takes the liveliest first: those that are held, by most; then those used last. A parent is never less lively than its child,
-/// so a picture is connected. O(limits.nodes * log), and looks at no more than kMostLooked nodes.
+/// Takes the liveliest first: those that are held, by most; then those used last. A parent is never less lively than
+/// its child, so a picture is connected. O(limits.nodes * log), and looks at no more than kMostLooked nodes.
 TreePicture picture(const PrefixTree& tree, const BlockPool& pool, const Namespace& ns, const PictureLimits& limits);
 
 /// About a millisecond. Of a root with more children the rest is left out unseen.

@@ -1,5 +1,6 @@
-// PackedMemory: where packed weights lie, one matrix behind the other, in huge pages where the system has them. A step reads
-// all weights in order, and a core that looks an address up every 4 KiB reads them a third slower (ADR 0039).
+// PackedMemory: where packed weights lie, one matrix behind the other, in huge pages where the system has them. A step
+// reads all weights in order, and a core that looks an address up every 4 KiB reads them a third slower
+// (docs/decisions.md, "Weights in order").
 //
 // Owns the memory. Not thread safe.
 #pragma once

@@ -1,9 +1,10 @@
 // Tiles of 16 outputs times panels of rows with AMX. A block's weights become bf16 once for all rows of the panel, d
-// and m included, so that the sums stay in AMX tiles from a row's first input to its last and need no scaling. x becomes
-// bf16, too: 8 bits of each value, where dot products of bytes have 8 bits of the largest of 32. Figures: ADR 0011.
+// and m included, so that the sums stay in AMX tiles from a row's first input to its last and need no scaling. x
+// becomes bf16, too: 8 bits of each value, where dot products of bytes have 8 bits of the largest of 32. Figures:
+// docs/decisions.md, "Many rows on AMX".
 //
-// Few rows are multiplied by a block as soon as it is unpacked. With more, two tiles are unpacked to their end, and then rows
-// go by, 32 at a time: each AMX tile that is loaded has two products.
+// Few rows are multiplied by a block as soon as it is unpacked. With more, two tiles are unpacked to their end, and
+// then rows go by, 32 at a time: each AMX tile that is loaded has two products.
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -42,8 +43,8 @@ constexpr std::ptrdiff_t kTileSize = kTileRows * kBlock;  ///< bf16
 
 constexpr int kGroupRows = 2 * kTileRows;  ///< of many, multiplied at a time
 
-/// For each block and each 16 rows an AMX tile: a row for each of them. Rows that aren't there are zeros. Few rows lie block by
-/// block; many in groups of kGroupRows, and these block by block.
+/// For each block and each 16 rows an AMX tile: a row for each of them. Rows that aren't there are zeros. Few rows lie
+/// block by block; many in groups of kGroupRows, and these block by block.
 struct AmxPanel {
   alignas(64) std::uint16_t x[kAmxManyRows / kTileRows * kAmxPanelBlocks * kTileSize];
 };
@@ -72,8 +73,8 @@ inline void fill_panel(const QuantProducts& p, const UnitPart& part, AmxPanel& p
 struct Scaling {
   __m512 d, m;
 
-  /// Weights are cut to bf16, not rounded, which takes three instructions less of ten for each two. It makes them smaller,
-  /// by 0.28 % on average, and so they are made larger before. Errors are 5 % larger than those of rounding.
+  /// Weights are cut to bf16, not rounded, which takes three instructions less of ten for each two. It makes them
+  /// smaller, by 0.28 % on average, and so they are made larger before. Errors are 5 % larger than those of rounding.
   static constexpr float kLost = 1.0028F;
 
   /// Of a block's half, if halves differ.
@@ -184,7 +185,8 @@ HWY_INLINE void store_sums(float* to, std::ptrdiff_t stride) {
   store_tile<I>(to + I * kTileRows * stride, stride * std::ptrdiff_t{sizeof(float)});
 }
 
-/// y[RowTiles * 16][16] = `plus` + the panel times a tile's blocks. Strides: floats between rows. plus may be y or nullptr.
+/// y[RowTiles * 16][16] = `plus` + the panel times a tile's blocks. Strides: floats between rows. plus may be y or
+/// nullptr.
 template <QuantType Type, int RowTiles>
 void multiply_tile(const std::byte* tile, int n_blocks, const AmxPanel& panel, const float* plus,
                    std::ptrdiff_t plus_stride, float* y, std::ptrdiff_t stride) {
@@ -261,7 +263,8 @@ HWY_INLINE void end_sums(const TileProduct& t, int row, float* buffer) {
   }
 }
 
-/// Asks for the lines of a group's sums while its products run: an AMX tile is stored to L1 in 6 ns, to L2 in 22 (ADR 0011).
+/// Asks for the lines of a group's sums while its products run: an AMX tile is stored to L1 in 6 ns, to L2 in 22
+/// (docs/decisions.md, "Many rows on AMX").
 class SumsAhead {
  public:
   HWY_INLINE SumsAhead(const TileProduct* t, int n_tiles, int row)

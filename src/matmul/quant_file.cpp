@@ -1,5 +1,6 @@
-// Another quantised type: the table at the head of quant_matrix.h and QuantType; PackedForm::of() and with_type() (quant_kernel.h); this file; new
-// bits: quant_unpack-inl.h; packed_type() (executor/ggml/store/weights.cpp); tests/matmul/quant_weights.cpp.
+// Another quantised type: the table at the head of quant_matrix.h and QuantType; PackedForm::of() and with_type()
+// (quant_kernel.h); this file; new bits: quant_unpack-inl.h; packed_type() (executor/ggml/store/weights.cpp);
+// tests/matmul/quant_weights.cpp.
 #include "matmul/quant_file.h"
 
 #include <cstring>
@@ -54,7 +55,8 @@ void read_q4_k_or_q5_k(bool fifth, const Byte* from, FileBlock& to) {
     to.q[static_cast<std::size_t>(i)] |= static_cast<Byte>((bits[i % 32] >> i / 32 & 1) << 4);
 }
 
-/// Lower four bits, upper two bits, s, d. By 128 weights: 64 bytes of nibbles; 32 bytes, two bits for every 32nd weight.
+/// Lower four bits, upper two bits, s, d. By 128 weights: 64 bytes of nibbles; 32 bytes, two bits for every 32nd
+/// weight.
 void read_q6_k(const Byte* from, FileBlock& to) {
   const Byte* upper = from + 128;
   for (int i = 0; i < kFileSuper; i += 128, from += 64, upper += 32) {

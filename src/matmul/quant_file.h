@@ -1,5 +1,5 @@
-// Blocks of quantised weights as a GGUF file has them, taken apart: the one place that knows the bytes of each type's block.
-// The types are ggml's (ggml-common.h, dequantize_row_* of ggml-quants.c).
+// Blocks of quantised weights as a GGUF file has them, taken apart: the one place that knows the bytes of each type's
+// block. The types are ggml's (ggml-common.h, dequantize_row_* of ggml-quants.c).
 #pragma once
 
 #include <array>
@@ -10,7 +10,8 @@
 
 namespace coppice::matmul {
 
-/// A block of the file: file_weights() weights, each d * s * (q - zero) + m * t (quant_matrix.h). What a type lacks isn't set.
+/// A block of the file: file_weights() weights, each d * s * (q - zero) + m * t (quant_matrix.h). What a type lacks
+/// isn't set.
 struct FileBlock {
   std::uint16_t d, m;               ///< bits of f16; MXFP4: the exponent of d, 128 too large
   std::array<std::uint8_t, 16> s;   ///< of 32 weights each, or 16 (Q6_K); signed ones as two's complement

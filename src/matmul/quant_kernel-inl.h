@@ -1,5 +1,5 @@
-// One tile of 16 outputs times a panel of up to 16 rows. A block of the tile is loaded and unpacked once for all rows of
-// the panel; four inputs of a row are broadcast to all outputs and multiplied with one instruction.
+// One tile of 16 outputs times a panel of up to 16 rows. A block of the tile is loaded and unpacked once for all rows
+// of the panel; four inputs of a row are broadcast to all outputs and multiplied with one instruction.
 #if defined(COPPICE_MATMUL_QUANT_KERNEL_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef COPPICE_MATMUL_QUANT_KERNEL_INL_H_
 #undef COPPICE_MATMUL_QUANT_KERNEL_INL_H_
@@ -19,7 +19,7 @@
 #include "simd/kernel-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace coppice::matmul::HWY_NAMESPACE {
+namespace coppice::matmul::COPPICE_SIMD_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -29,12 +29,15 @@ constexpr int kHalfZero = 32;                // of the type with scales for halv
 
 enum class ByteDots : std::uint8_t {
   kNone,
-  kSmall,  ///< sums of two products must fit 16 bits: weights of 8 bits must be signed
+  kSmall,   ///< sums of two products must fit 16 bits: weights of 8 bits must be signed
+  kSigned,  ///< of signed bytes: weights of 8 bits must be
   kExact,
 };
 
 #if HWY_TARGET == HWY_AVX3_DL || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2
 constexpr ByteDots kByteDots = HWY_TARGET == HWY_AVX3_DL ? ByteDots::kExact : ByteDots::kSmall;
+#elif defined(COPPICE_SIMD_NEON_BYTES)
+constexpr ByteDots kByteDots = ByteDots::kSigned;
 #else
 constexpr ByteDots kByteDots = ByteDots::kNone;
 #endif
@@ -49,17 +52,19 @@ HWY_INLINE hn::Vec<I> add_dots(hn::Vec<I> sum, hn::Vec<U8> w, hn::Vec<I> x) {
 #elif HWY_TARGET == HWY_AVX2
   const __m256i pairs = _mm256_maddubs_epi16(w.raw, x.raw);
   return hn::Add(sum, hn::Vec<I>{_mm256_madd_epi16(pairs, _mm256_set1_epi16(1))});
+#elif defined(COPPICE_SIMD_NEON_BYTES)
+  return hn::Vec<I>{vdotq_s32(sum.raw, vreinterpretq_s8_u8(w.raw), vreinterpretq_s8_s32(x.raw))};
 #else
   (void)w, (void)x;
   return sum;  // never called: kByteDots
 #endif
 }
 
-/// sum + the products of four bytes, in each lane. Weights of 8 bits are signed where their sums would overflow else; an
-/// instruction that multiplies signed bytes takes |w| and x with w's sign.
+/// sum + the products of four bytes, in each lane. Weights of 8 bits are signed where their sums would overflow else;
+/// an instruction that multiplies signed bytes takes |w| and x with w's sign.
 template <bool Signed>
 HWY_INLINE hn::Vec<I> add_signed_dots(hn::Vec<I> sum, hn::Vec<U8> w, hn::Vec<I> x) {
-  if constexpr (!Signed) return add_dots(sum, w, x);
+  if constexpr (!Signed || kByteDots == ByteDots::kSigned) return add_dots(sum, w, x);
   const hn::RebindToSigned<U8> d;
   const auto weights = hn::BitCast(d, w), bytes = hn::BitCast(d, x);
   const auto turned = hn::BitCast(I(), hn::IfNegativeThenElse(weights, hn::Neg(bytes), bytes));
@@ -82,7 +87,8 @@ struct Panel {
 };
 
 /// The nearest number that f16 holds: what ggml keeps of a scale. Other roundings would be as good, but then every
-/// rounding of the layers behind falls out differently, and results are as far from ggml's as noise goes (ADR 0011).
+/// rounding of the layers behind falls out differently, and results are as far from ggml's as noise goes
+/// (docs/decisions.md, "Packed products on CPUs").
 HWY_INLINE float half_of(float scale) {
   const hn::CappedTag<float, 1> d;
   const hn::Rebind<hwy::float16_t, decltype(d)> half;
@@ -139,17 +145,99 @@ constexpr std::size_t start_of(int zero) {
   return static_cast<std::size_t>(std::ranges::find(kZeros, zero) - kZeros.begin());
 }
 
-/// y[Rows][kOut] = `plus` + a tile's blocks times rows of a panel. x: the first row's first block, of panel_rows each. Strides:
-/// floats between rows. plus may be y or nullptr.
+/// A block's scales for as many outputs as a vector has lanes: of its halves, where the type has two, and what its sum
+/// is multiplied by.
+struct BlockScales {
+  hn::Vec<F> first, second, min;
+};
+
+/// acc += a block times a row. first, second: the sums of products of its halves, or of all of it.
+template <QuantType Type>
+HWY_INLINE void add_block(const BlockScales& scales, const RowBlock& row, hn::Vec<I> first, hn::Vec<I> second,
+                          hn::Vec<F>& acc) {
+  constexpr PackedForm form = PackedForm::of(Type);
+  const F d;
+  const auto x_scale = hn::Set(d, row.scale);
+  if constexpr (form.scales == 2) {
+    const auto half = hn::Mul(hn::ConvertTo(d, first), scales.first);
+    acc = hn::MulAdd(hn::MulAdd(hn::ConvertTo(d, second), scales.second, half), x_scale, acc);
+  } else {
+    acc = hn::MulAdd(hn::ConvertTo(d, first), hn::Mul(scales.first, x_scale), acc);
+  }
+  if constexpr (form.has_min()) acc = hn::MulAdd(scales.min, hn::Set(d, row.sum), acc);
+}
+
+/// Where the sum of a block's products begins, or that of half a block.
+template <QuantType Type, bool Signed>
+HWY_INLINE hn::Vec<I> start_of_sum(const RowBlock& row, [[maybe_unused]] int half) {
+  constexpr PackedForm form = PackedForm::of(Type);
+  const I di;
+  if constexpr (!Signed && form.scales == 2) return hn::Set(di, row.half_start[half]);
+  if constexpr (!Signed && form.scales != 2 && form.zero > 0) return hn::Set(di, row.start[start_of(form.zero)]);
+  return hn::Zero(di);
+}
+
+/// accs += a block times Rows rows.
+template <QuantType Type, int Rows, bool Signed>
+HWY_INLINE void add_rows(const hn::Vec<U8> (&w)[kGroups], const BlockScales& scales, const RowBlock* rows,
+                         hn::Vec<F>* acc) {
+  constexpr int halves = PackedForm::of(Type).scales == 2 ? 2 : 1;  // parts of a block with a scale each
+  const I di;
+  HWY_UNROLL(16)
+  for (int r = 0; r < Rows; ++r) {
+    const auto dots = [&](int half) HWY_ATTR {
+      auto sum = start_of_sum<Type, Signed>(rows[r], half);
+      for (int g = half * kGroups / 2; g < (half + 1) * kGroups / halves; ++g) {
+        std::int32_t four;
+        std::memcpy(&four, &rows[r].q[4 * g], 4);
+        sum = add_signed_dots<Signed>(sum, w[g], hn::Set(di, four));
+      }
+      return sum;
+    };
+    const auto first = dots(0);
+    add_block<Type>(scales, rows[r], first, halves == 2 ? dots(1) : first, acc[r]);
+  }
+}
+
+#if defined(COPPICE_SIMD_NEON_BYTES) && COPPICE_SIMD_NEON_BYTES == 2
+/// The same for pairs of rows, by products of 2 outputs x 8 inputs and 8 inputs x 2 rows.
+template <QuantType Type, int Rows, bool Signed>
+HWY_INLINE void add_row_pairs(const hn::Vec<U8> (&w)[kGroups], const BlockScales& scales, const RowBlock* rows,
+                              hn::Vec<F>* acc) {
+  static_assert(Rows % 2 == 0);
+  constexpr int halves = PackedForm::of(Type).scales == 2 ? 2 : 1;
+  int8x16_t low[kGroups / 2], high[kGroups / 2];  // eight inputs of the first two outputs, and of the others
+  for (int g = 0; g < kGroups; g += 2) {
+    const auto even = vreinterpretq_s32_u8(w[g].raw), odd = vreinterpretq_s32_u8(w[g + 1].raw);
+    low[g / 2] = vreinterpretq_s8_s32(vzip1q_s32(even, odd));
+    high[g / 2] = vreinterpretq_s8_s32(vzip2q_s32(even, odd));
+  }
+  for (int r = 0; r < Rows; r += 2) {
+    hn::Vec<I> sums[2][2];  // [row][half]
+    for (int half = 0; half < halves; ++half) {
+      int32x4_t lows = vdupq_n_s32(0), highs = vdupq_n_s32(0);
+      for (int i = half * kGroups / 4; i < (half + 1) * kGroups / 2 / halves; ++i) {
+        const int8x16_t x = vcombine_s8(vld1_s8(rows[r].q + 8 * i), vld1_s8(rows[r + 1].q + 8 * i));
+        lows = vmmlaq_s32(lows, low[i], x);
+        highs = vmmlaq_s32(highs, high[i], x);
+      }
+      sums[0][half] = hn::Add(start_of_sum<Type, Signed>(rows[r], half), hn::Vec<I>{vuzp1q_s32(lows, highs)});
+      sums[1][half] = hn::Add(start_of_sum<Type, Signed>(rows[r + 1], half), hn::Vec<I>{vuzp2q_s32(lows, highs)});
+    }
+    for (int i = 0; i < 2; ++i) add_block<Type>(scales, rows[r + i], sums[i][0], sums[i][halves - 1], acc[r + i]);
+  }
+}
+#endif
+
+/// y[Rows][kOut] = `plus` + a tile's blocks times rows of a panel. x: the first row's first block, of panel_rows each.
+/// Strides: floats between rows. plus may be y or nullptr.
 template <QuantType Type, int Rows>
 void multiply_tile(const std::byte* tile, int n_blocks, const RowBlock* x, int panel_rows, const float* plus,
                    std::ptrdiff_t plus_stride, float* y, std::ptrdiff_t stride) {
   constexpr PackedForm form = PackedForm::of(Type);
   constexpr int lanes = static_cast<int>(hn::MaxLanes(F()));
-  constexpr bool is_signed = kByteDots == ByteDots::kSmall && form.zero == 128;
-  constexpr int halves = form.scales == 2 ? 2 : 1;  // parts of a block with a scale each
+  constexpr bool is_signed = kByteDots != ByteDots::kExact && form.zero == 128;
   const F d;
-  const I di;
   for (int first = 0; first < kOut; first += lanes) {
     hn::Vec<F> acc[Rows];
     for (int r = 0; r < Rows; ++r) acc[r] = plus ? hn::LoadU(d, plus + r * plus_stride + first) : hn::Zero(d);
@@ -163,34 +251,16 @@ void multiply_tile(const std::byte* tile, int n_blocks, const RowBlock* x, int p
         if constexpr (is_signed) {
           for (auto& weights : w) weights = hn::Xor(weights, hn::Set(U8(), std::uint8_t{128}));
         }
-        const auto scale = scales.scale(in_chunk, 0), second_scale = scales.scale(in_chunk, halves - 1);
-        const auto min = scales.min(in_chunk);
+        const BlockScales block{scales.scale(in_chunk, 0), scales.scale(in_chunk, form.scales == 2 ? 1 : 0),
+                                scales.min(in_chunk)};
         const RowBlock* rows = x + std::ptrdiff_t{b} * panel_rows;
-        /// Of row r's block, or half a block.
-        const auto dots = [&](int r, [[maybe_unused]] int half, int first_group, int end_group) HWY_ATTR {
-          auto sum = hn::Zero(di);
-          if constexpr (!is_signed && halves == 2) sum = hn::Set(di, rows[r].half_start[half]);
-          if constexpr (!is_signed && halves == 1 && form.zero > 0)
-            sum = hn::Set(di, rows[r].start[start_of(form.zero)]);
-          for (int g = first_group; g < end_group; ++g) {
-            std::int32_t four;
-            std::memcpy(&four, &rows[r].q[4 * g], 4);
-            sum = add_signed_dots<is_signed>(sum, w[g], hn::Set(di, four));
-          }
-          return hn::ConvertTo(d, sum);
-        };
-        HWY_UNROLL(16)
-        for (int r = 0; r < Rows; ++r) {
-          const auto x_scale = hn::Set(d, rows[r].scale);
-          if constexpr (halves == 2) {
-            const auto half = hn::Mul(dots(r, 0, 0, kGroups / 2), scale);
-            const auto both = hn::MulAdd(dots(r, 1, kGroups / 2, kGroups), second_scale, half);
-            acc[r] = hn::MulAdd(both, x_scale, acc[r]);
-          } else {
-            acc[r] = hn::MulAdd(dots(r, 0, 0, kGroups), hn::Mul(scale, x_scale), acc[r]);
-          }
-          if constexpr (form.has_min()) acc[r] = hn::MulAdd(min, hn::Set(d, rows[r].sum), acc[r]);
-        }
+#if defined(COPPICE_SIMD_NEON_BYTES) && COPPICE_SIMD_NEON_BYTES == 2
+        constexpr int paired = Rows / 2 * 2;
+        if constexpr (paired > 0) add_row_pairs<Type, paired, is_signed>(w, block, rows, acc);
+        if constexpr (paired < Rows) add_rows<Type, 1, is_signed>(w, block, rows + paired, acc + paired);
+#else
+        add_rows<Type, Rows, is_signed>(w, block, rows, acc);
+#endif
       }
     }
     for (int r = 0; r < Rows; ++r) hn::StoreU(acc[r], d, y + r * stride + first);
@@ -198,7 +268,7 @@ void multiply_tile(const std::byte* tile, int n_blocks, const RowBlock* x, int p
 }
 
 /// Rows that share a pass: their accumulators must fit the registers beside a block's weights.
-constexpr int kPassRows = HWY_TARGET == HWY_AVX2 ? 4 : kPanelRows;
+constexpr int kPassRows = HWY_TARGET == HWY_AVX2 ? 4 : HWY_TARGET == HWY_NEON ? 8 : kPanelRows;
 
 using TileFunction = void (*)(const std::byte*, int, const RowBlock*, int, const float*, std::ptrdiff_t, float*,
                               std::ptrdiff_t);
@@ -253,7 +323,15 @@ struct PanelKernel {
   void gate(const TileProduct& gate, const float* up) const { gate_tile(*products.gate, gate, up); }
 };
 
-}  // namespace coppice::matmul::HWY_NAMESPACE
+inline void run([[maybe_unused]] const QuantProducts& p, [[maybe_unused]] Claims& claims,
+                [[maybe_unused]] Claims::Worker worker) {
+  if constexpr (kByteDots != ByteDots::kNone) {
+    PanelKernel kernel(p);
+    each_unit(p, claims, worker, kernel);
+  }
+}
+
+}  // namespace coppice::matmul::COPPICE_SIMD_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #endif

@@ -21,14 +21,6 @@ bool supports() {
   return kByteDots != ByteDots::kNone;
 }
 
-void run([[maybe_unused]] const QuantProducts& p, [[maybe_unused]] Claims& claims,
-         [[maybe_unused]] Claims::Worker worker) {
-  if constexpr (kByteDots != ByteDots::kNone) {
-    PanelKernel kernel(p);
-    each_unit(p, claims, worker, kernel);
-  }
-}
-
 }  // namespace coppice::matmul::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -43,11 +35,18 @@ HWY_EXPORT(run);
 }  // namespace
 
 bool kernel_supports() {
-  return COPPICE_SIMD_CALL(supports)();
+  return COPPICE_SIMD_CALL(supports)() || simd::neon_bytes() != simd::NeonBytes::kNone;
 }
 
 void run_kernel(const QuantProducts& products, Claims& claims, Claims::Worker worker) {
-  COPPICE_SIMD_CALL(run)(products, claims, worker);
+  switch (simd::neon_bytes()) {
+    case simd::NeonBytes::kI8mm:
+      return run_neon_i8mm(products, claims, worker);
+    case simd::NeonBytes::kDotprod:
+      return run_neon_dotprod(products, claims, worker);
+    case simd::NeonBytes::kNone:
+      COPPICE_SIMD_CALL(run)(products, claims, worker);
+  }
 }
 
 }  // namespace coppice::matmul

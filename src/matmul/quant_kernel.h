@@ -81,8 +81,8 @@ constexpr const std::array<std::uint8_t, 16>& table_of(QuantType type) {
   return type == QuantType::kMxfp4 ? kMxfp4Table : kIq4Table;
 }
 
-/// The products of one x, cut into units. A panel of rows of one part is one unit of all tiles, but the last panels are cut
-/// further, so that no worker waits long for another one.
+/// The products of one x, cut into units. A panel of rows of one part is one unit of all tiles, but the last panels are
+/// cut further, so that no worker waits long for another one.
 struct QuantProducts {
   int n_in;
   std::span<const QuantMatrix::Product> products;
@@ -110,8 +110,8 @@ struct QuantProducts {
   }
 };
 
-/// As QuantMatrix::multiply() and multiply_gated() do it. gate: nullptr, or of the two products. What the spans point to must
-/// outlive it.
+/// As QuantMatrix::multiply() and multiply_gated() do it. gate: nullptr, or of the two products. What the spans point
+/// to must outlive it.
 QuantProducts cut_products(std::span<const QuantMatrix::Product> products, const QuantMatrix::Rows& rows,
                            const Gate* gate, int n_workers);
 
@@ -197,9 +197,10 @@ void multiply_two(Kernel& kernel, const TileProduct& a, const TileProduct& b) {
   }
 }
 
-/// Goes through the units that a worker claims, p.panel_blocks at a time: kernel.round(part) makes the part's x ready, unless
-/// the unit before had the same rows and all blocks fit; then kernel.multiply(tile product) is called for each of the unit's
-/// tiles, or multiply_two() for two of them, and kernel.gate(tile product, the other one's y) for each finished pair of gated ones.
+/// Goes through the units that a worker claims, p.panel_blocks at a time: kernel.round(part) makes the part's x ready,
+/// unless the unit before had the same rows and all blocks fit; then kernel.multiply(tile product) is called for each
+/// of the unit's tiles, or multiply_two() for two of them, and kernel.gate(tile product, the other one's y) for each
+/// finished pair of gated ones.
 template <class Kernel>
 void each_unit(const QuantProducts& p, Claims& claims, Claims::Worker worker, Kernel& kernel) {
   const int all_blocks = p.n_in / QuantMatrix::kBlock;
@@ -238,7 +239,8 @@ void each_unit(const QuantProducts& p, Claims& claims, Claims::Worker worker, Ke
 
 /// Of a panel, at most. Up to kAmxFewRows take a block as soon as it is unpacked.
 constexpr int kVectorPanelRows = 16, kAmxFewRows = 64, kAmxManyRows = 256;
-/// With all inputs at once a tile is read from end to end: 8,192 inputs, in 240 KiB. A panel for AMX takes 4 to 16 KiB a block.
+/// With all inputs at once a tile is read from end to end: 8,192 inputs, in 240 KiB. A panel for AMX takes 4 to 16 KiB
+/// a block.
 constexpr int kVectorPanelBlocks = 256, kAmxPanelBlocks = 64;
 constexpr int kAmxRows = 13;  ///< fewer are multiplied sooner without AMX
 
@@ -278,6 +280,10 @@ bool kernel_supports();
 
 /// One worker. REQUIRES: kernel_supports(); panels of at most kVectorPanelRows x kVectorPanelBlocks.
 void run_kernel(const QuantProducts& products, Claims& claims, Claims::Worker worker);
+
+/// The same with NEON's products of bytes. REQUIRES: simd::neon_bytes() says so.
+void run_neon_dotprod(const QuantProducts& products, Claims& claims, Claims::Worker worker);
+void run_neon_i8mm(const QuantProducts& products, Claims& claims, Claims::Worker worker);
 
 /// The same on AMX. REQUIRES: simd::amx(); panels of at most kAmxManyRows x kAmxPanelBlocks.
 void run_amx(const QuantProducts& products, Claims& claims, Claims::Worker worker);

@@ -19,8 +19,8 @@ constexpr int kBlock = QuantMatrix::kBlock;
 constexpr int kTileOutputs = QuantMatrix::kTileOutputs;
 constexpr int kGroup = 4;  // inputs whose products one instruction adds up
 
-/// Units of a cut panel for each worker: small ones, so that nobody waits long for the last one. Those of a share are neighbours,
-/// and their rows are rounded once.
+/// Units of a cut panel for each worker: small ones, so that nobody waits long for the last one. Those of a share are
+/// neighbours, and their rows are rounded once.
 constexpr int kCutsPerWorker = 16;
 
 /// Writes output `lane` of a tile's block of 32 inputs. q: theirs. Four of them at a time, as the bytes of a word.
@@ -93,8 +93,9 @@ bool amx_pays(const QuantMatrix::Rows& rows, int n_parts) {
   return rows.n >= kAmxRows * std::max(parts, 1) && simd::amx();
 }
 
-/// Of a panel. Weights are unpacked once for each, but every worker makes a panel's rows ready for itself: many pay only where each
-/// worker has as many (ADR 0011: 2,048 rows on 16 threads were a twentieth slower in panels of 128).
+/// Of a panel. Weights are unpacked once for each, but every worker makes a panel's rows ready for itself: many pay
+/// only where each worker has as many (2,048 rows on 16 threads were a twentieth slower in panels of 128:
+/// bench/notes.md).
 int most_amx_rows(int n_rows, int n_workers) {
   return n_rows / n_workers >= kAmxManyRows ? kAmxManyRows : kAmxFewRows;
 }

@@ -16,7 +16,7 @@
 #include "simd/kernel-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace coppice::matmul::HWY_NAMESPACE {
+namespace coppice::matmul::COPPICE_SIMD_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -102,7 +102,7 @@ inline void gate_tile(Gate gate, const TileProduct& tile, const float* up) {
   }
 }
 
-}  // namespace coppice::matmul::HWY_NAMESPACE
+}  // namespace coppice::matmul::COPPICE_SIMD_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #endif

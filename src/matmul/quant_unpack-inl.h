@@ -14,7 +14,7 @@
 #include "simd/kernel-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace coppice::matmul::HWY_NAMESPACE {
+namespace coppice::matmul::COPPICE_SIMD_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -27,7 +27,8 @@ using I = hn::RebindToSigned<F>;
 using U8 = hn::Repartition<std::uint8_t, F>;
 using U16 = hn::Repartition<std::uint16_t, F>;
 
-/// The bits of `mask` of each byte, moved left by Left (right where it is negative). Bits of neighbours are in the rest.
+/// The bits of `mask` of each byte, moved left by Left (right where it is negative). Bits of neighbours are in the
+/// rest.
 template <int Left>
 HWY_INLINE hn::Vec<U8> bits_at(hn::Vec<U8> bytes, hn::Vec<U8> mask) {
   const auto wide = hn::BitCast(U16(), bytes);
@@ -36,7 +37,8 @@ HWY_INLINE hn::Vec<U8> bits_at(hn::Vec<U8> bytes, hn::Vec<U8> mask) {
   return hn::And(bytes, mask);
 }
 
-/// The q of four inputs of each lane's output, for each group of a block; with a table, the numbers. block: the lanes' first.
+/// The q of four inputs of each lane's output, for each group of a block; with a table, the numbers. block: the lanes'
+/// first.
 template <QuantType Type>
 HWY_INLINE void unpack(const std::byte* block, hn::Vec<U8> (&w)[kGroups]) {
   constexpr PackedForm form = PackedForm::of(Type);
@@ -126,8 +128,9 @@ struct ChunkScales {
   }
 };
 
-/// Asks for a block that comes soon, of this tile or the next one; with the first of a chunk, for the scales. The hardware's
-/// prefetchers come late (ADR 0011). Into L2: a core waits for few lines of L1 at a time (ADR 0039).
+/// Asks for a block that comes soon, of this tile or the next one; with the first of a chunk, for the scales. The
+/// hardware's prefetchers come late (docs/decisions.md, "Packed products on CPUs"). Into L2: a core waits for few lines
+/// of L1 at a time (docs/decisions.md, "Weights in order").
 template <QuantType Type>
 HWY_INLINE void prefetch_block(const std::byte* chunk, int block) {
   constexpr PackedForm form = PackedForm::of(Type);
@@ -138,7 +141,7 @@ HWY_INLINE void prefetch_block(const std::byte* chunk, int block) {
   for (; from < end; from += 64) __builtin_prefetch(from, 0, 2);
 }
 
-}  // namespace coppice::matmul::HWY_NAMESPACE
+}  // namespace coppice::matmul::COPPICE_SIMD_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #endif

@@ -68,8 +68,8 @@ RopeSpec read_rope(const Metadata& m, const ModelSpec& spec, int head_dim, const
   return rope;
 }
 
-/// Factors for all positions, or LongRoPE's for long contexts and for short ones. Which of these it is must not change while
-/// a sequence grows, or keys in the cache would be worth nothing: the model's whole context decides.
+/// Factors for all positions, or LongRoPE's for long contexts and for short ones. Which of these it is must not change
+/// while a sequence grows, or keys in the cache would be worth nothing: the model's whole context decides.
 TensorId read_factors(const Metadata& m, const TensorTable& tensors, const ModelSpec& spec, int dims) {
   const std::vector<std::int64_t> shape = {dims / 2};
   if (tensors.has("rope_freqs.weight")) return tensors.require("rope_freqs.weight", shape);
@@ -89,7 +89,8 @@ ModelSpec read_sizes(const Metadata& m) {
   return spec;
 }
 
-/// Of each layer, checked against each other; none of recurrent ones. Names that end in "_swa" are those of layers that slide.
+/// Of each layer, checked against each other; none of recurrent ones. Names that end in "_swa" are those of layers that
+/// slide.
 std::vector<HeadsSpec> read_heads(const Metadata& m, int n_embd, const std::vector<bool>& recurrent) {
   constexpr int kMostHeads = 1 << 12, kLongest = 1 << 12;
   const auto n_layers = static_cast<int>(recurrent.size());
@@ -117,7 +118,8 @@ std::vector<HeadsSpec> read_heads(const Metadata& m, int n_embd, const std::vect
   return layers;
 }
 
-/// ModelSpec::attention_scale. It is one number: heads of several sizes would need several, unless the family has its own.
+/// ModelSpec::attention_scale. It is one number: heads of several sizes would need several, unless the family has its
+/// own.
 float read_attention_scale(const Metadata& m, const std::vector<HeadsSpec>& heads, int head_dim, float of_family) {
   if (of_family != 0) return of_family;
   for (std::size_t i = 0; i < heads.size(); ++i) {

@@ -1,5 +1,6 @@
-// read_decoder: a ModelSpec of a plain decoder out of a GGUF file: attention and a gated feed-forward, or experts, in every layer. What
-// most families have in common; in what they differ is data, or done to the spec afterwards (families.cpp).
+// read_decoder: a ModelSpec of a plain decoder out of a GGUF file: attention and a gated feed-forward, or experts, in
+// every layer. What most families have in common; in what they differ is data, or done to the spec afterwards
+// (families.cpp).
 #pragma once
 
 #include <cstdint>
@@ -26,11 +27,11 @@ struct DecoderTraits {
   bool v_norm = false;  ///< kUnitNorm; then a layer may lack the matrix of its values
   bool norms_before = true, norms_behind = false;
   const char* feed_forward_norm = "ffn_norm";  ///< the tensor of the norm before the feed-forward
-  const char* output_norm = "output_norm";     ///< likewise, before the logits
+  const char* output_norm = "output_norm";     ///< the tensor of the norm before the logits
   Activation activation = Activation::kSilu;
   std::optional<ExpertTraits> experts = {};  ///< of layers that have a router; nullopt: the family has no such layers
-  /// ModelSpec::attention_scale, whatever the file says. 0: the file's, or 1 / sqrt(head_dim); then all layers have heads of one
-  /// size.
+  /// ModelSpec::attention_scale, whatever the file says. 0: the file's, or 1 / sqrt(head_dim); then all layers have
+  /// heads of one size.
   float attention_scale = 0;
   RecurrentKind recurrent = RecurrentKind::kNone;
   bool gate_in_q = false;  ///< AttentionSpec::gate_in_q

@@ -1,6 +1,7 @@
-// A new family: a line below with its DecoderTraits (decoder_reader.h: norms, rotation, activation, experts). What traits don't say, such as scales,
-// epsilons and windows, a finish_...() sets in ModelSpec, which has many of these already. Tests: a model in
-// tests/support/family_models.cpp, and a case in tests/oracle if transformers has the family. A row in docs/models.md.
+// A new family: a line below with its DecoderTraits (decoder_reader.h: norms, rotation, activation, experts). What
+// traits don't say, such as scales, epsilons and windows, a finish_...() sets in ModelSpec, which has many of these
+// already. Tests: a model in tests/support/family_models.cpp, and a case in tests/oracle if transformers has the
+// family. A row in docs/models.md.
 #include "model/families.h"
 
 #include <fmt/format.h>
@@ -39,8 +40,9 @@ void finish_mistral3(const Metadata& m, ModelSpec& spec) {
   for (LayerSpec& layer : spec.layers) layer.mixer.sharpened = true;
 }
 
-/// Layers with chunks have positions, and norms of heads unless the model is the one with 128 experts; the others have neither,
-/// and sharpened queries. Files without chunks are of models that turn all positions; none of these could be tried.
+/// Layers with chunks have positions, and norms of heads unless the model is the one with 128 experts; the others have
+/// neither, and sharpened queries. Files without chunks are of models that turn all positions; none of these could be
+/// tried.
 void finish_llama4(const Metadata& m, ModelSpec& spec) {
   constexpr int kChunk = 8192;
   if (m.file().integer(m.key("attention.sliding_window")).value_or(kChunk) == 0) {

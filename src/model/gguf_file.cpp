@@ -49,10 +49,10 @@ GgufFile::GgufFile(const std::string& path) : path_(path) {
 }
 
 GgufHeader GgufFile::open_part(const std::string& path) {
-  Part& part = parts_.emplace_back(path);
+  ModelFile& part = parts_.emplace_back(path);
   GgufHeader header = read_gguf_header(part.file.bytes(), path);
   part.metadata_end = header.size;
-  for (TensorInfo& t : header.tensors) t.part = parts() - 1;
+  for (TensorInfo& t : header.tensors) t.file = parts() - 1;
   return header;
 }
 
@@ -90,7 +90,7 @@ void GgufFile::open_other_parts(std::int64_t count, std::int64_t n_tensors) {
 void GgufFile::take_tensors(std::vector<TensorInfo> tensors) {
   for (TensorInfo& t : tensors) {
     const auto [place, is_new] = index_.emplace(t.name, static_cast<int>(tensors_.size()));
-    if (!is_new && tensors_[static_cast<std::size_t>(place->second)].part != t.part) {
+    if (!is_new && tensors_[static_cast<std::size_t>(place->second)].file != t.file) {
       throw LoadError(fmt::format("{} has the tensor {} in two of its parts: is one another model's?", path_, t.name));
     }
     if (!is_new) throw LoadError(fmt::format("{} is damaged: it holds tensor {} twice", path_, t.name));
@@ -107,13 +107,13 @@ std::string GgufFile::name() const {
 
 std::vector<ModelPart> GgufFile::files() const {
   std::vector<ModelPart> files;
-  for (const Part& part : parts_) files.push_back({part.path, part.file.identity()});
+  for (const ModelFile& part : parts_) files.push_back({part.path, part.file.identity()});
   return files;
 }
 
 std::size_t GgufFile::size() const {
   std::size_t bytes = 0;
-  for (const Part& part : parts_) bytes += part.file.bytes().size();
+  for (const ModelFile& part : parts_) bytes += part.file.bytes().size();
   return bytes;
 }
 

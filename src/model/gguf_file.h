@@ -1,5 +1,5 @@
-// GgufFile: a model in GGUF, memory-mapped: its metadata, its tensor table, and the bytes of its tensors. A model may be split
-// into several files, named NAME-00001-of-00003.gguf and so on; the first one has the metadata.
+// GgufFile: a model in GGUF, memory-mapped: its metadata, its tensor table, and the bytes of its tensors. A model may
+// be split into several files, named NAME-00001-of-00003.gguf and so on; the first one has the metadata.
 //
 // Owns the mappings. Immutable once a family has read it (split()), so any thread may read it.
 //
@@ -31,8 +31,8 @@ struct ModelPart {
 
 class GgufFile {
  public:
-  /// Maps and parses; `path` is the first part of a split model. Throws LoadError: no GGUF file, unknown version, truncated,
-  /// damaged; a part that is missing, another one, or another model's.
+  /// Maps and parses; `path` is the first part of a split model. Throws LoadError: no GGUF file, unknown version,
+  /// truncated, damaged; a part that is missing, another one, or another model's.
   explicit GgufFile(const std::string& path);
 
   const std::string& path() const { return path_; }
@@ -46,17 +46,18 @@ class GgufFile {
   std::span<const std::byte> bytes(int part) const { return at(part).file.bytes(); }
   std::span<const std::byte> metadata_bytes(int part) const { return bytes(part).first(at(part).metadata_end); }
   /// Gives a tensor's memory back; it is read from the file again when it is touched again.
-  void let_go(const TensorInfo& tensor) const { at(tensor.part).file.let_go(tensor.offset, tensor.bytes); }
+  void let_go(const TensorInfo& tensor) const { at(tensor.file).file.let_go(tensor.offset, tensor.bytes); }
 
   const std::vector<TensorInfo>& tensors() const { return tensors_; }
   /// Index into tensors(), or -1.
   int find(std::string_view name) const;
-  /// Cuts a tensor along its slowest dimension, or each matrix of one with three, into parts of these sizes: it becomes the first one under its own name, the
-  /// others go to the table's end, where find() does not look. Returns all of them. REQUIRES: the sizes are positive and sum up
-  /// to the dimension; tensors of one dimension have no quantisation blocks.
+  /// Cuts a tensor along its slowest dimension, or each matrix of one with three, into parts of these sizes: it becomes
+  /// the first one under its own name, the others go to the table's end, where find() does not look. Returns all of
+  /// them. REQUIRES: the sizes are positive and sum up to the dimension; tensors of one dimension have no quantisation
+  /// blocks.
   std::vector<int> split(int tensor, std::span<const std::int64_t> sizes);
   std::span<const std::byte> tensor_bytes(const TensorInfo& tensor) const {
-    return bytes(tensor.part).subspan(tensor.offset, tensor.bytes);
+    return bytes(tensor.file).subspan(tensor.offset, tensor.bytes);
   }
 
   // Metadata. A key of another type than asked for is a LoadError, never a guess.
@@ -70,14 +71,14 @@ class GgufFile {
   double require_real(std::string_view key) const;
 
  private:
-  struct Part {
-    explicit Part(const std::string& name) : path(name), file(name) {}
+  struct ModelFile {
+    explicit ModelFile(const std::string& name) : path(name), file(name) {}
     std::string path;
     MappedFile file;
     std::size_t metadata_end = 0;  ///< header, keys and tensor table are [0, metadata_end)
   };
 
-  const Part& at(int part) const { return parts_[static_cast<std::size_t>(part)]; }
+  const ModelFile& at(int part) const { return parts_[static_cast<std::size_t>(part)]; }
   GgufHeader open_part(const std::string& path);
   void open_other_parts(std::int64_t count, std::int64_t n_tensors);
   void take_tensors(std::vector<TensorInfo> tensors);
@@ -85,7 +86,7 @@ class GgufFile {
   [[noreturn]] void wrong_type(std::string_view key, std::string_view wanted) const;
 
   std::string path_;
-  std::deque<Part> parts_;
+  std::deque<ModelFile> parts_;
   std::map<std::string, GgufValue, std::less<>> values_;
   std::vector<TensorInfo> tensors_;
   std::map<std::string, int, std::less<>> index_;

@@ -7,8 +7,8 @@
 
 namespace coppice::model {
 
-/// what() is one sentence on one line for the person who started the program. It may quote a damaged file: control characters
-/// become '?', and what is too long is cut.
+/// what() is one sentence on one line for the person who started the program. It may quote a damaged file: control
+/// characters become '?', and what is too long is cut.
 class LoadError : public std::runtime_error {
  public:
   explicit LoadError(std::string sentence) : std::runtime_error(cleaned(std::move(sentence))) {}

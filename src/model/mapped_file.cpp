@@ -10,21 +10,17 @@
 #include <cstring>
 
 #include "model/load_error.h"
+#include "port/files.h"
 
 namespace coppice::model {
 
 FileIdentity identity_of(int descriptor) {
   struct stat st{};
   if (::fstat(descriptor, &st) != 0) return {};
-#ifdef __APPLE__
-  const timespec changed = st.st_mtimespec;
-#else
-  const timespec changed = st.st_mtim;
-#endif
   return {.device = static_cast<std::uint64_t>(st.st_dev),
           .inode = static_cast<std::uint64_t>(st.st_ino),
           .size = static_cast<std::uint64_t>(st.st_size),
-          .changed_ns = std::int64_t{changed.tv_sec} * 1'000'000'000 + changed.tv_nsec};
+          .changed_ns = port::changed_ns(st)};
 }
 
 MappedFile::MappedFile(const std::string& path) {

@@ -28,8 +28,8 @@ class MappedFile {
 
   std::span<const std::byte> bytes() const { return bytes_; }
   const FileIdentity& identity() const { return identity_; }  ///< when it was mapped
-  /// Gives back the memory of the pages that lie wholly inside [offset, offset + size). They are read from the file again
-  /// when they are touched again.
+  /// Gives back the memory of the pages that lie wholly inside [offset, offset + size). They are read from the file
+  /// again when they are touched again.
   void let_go(std::size_t offset, std::size_t size) const;
 
  private:

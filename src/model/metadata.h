@@ -15,7 +15,8 @@
 
 namespace coppice::model {
 
-/// Borrows the file. All functions throw LoadError: a value of another type, out of range, or missing where it is required.
+/// Borrows the file. All functions throw LoadError: a value of another type, out of range, or missing where it is
+/// required.
 class Metadata {
  public:
   explicit Metadata(const GgufFile& file);

@@ -15,9 +15,9 @@ namespace coppice::model {
 enum class RecurrentKind : std::uint8_t {
   kNone,
   kShortConv,      ///< layers without key heads
-  kMamba2,         ///< likewise
+  kMamba2,         ///< layers without key heads
   kDelta,          ///< layers that a list names, or all but the last one of each so many; gates are two matrices
-  kDeltaOneGates,  ///< likewise; gates are one matrix, and neighbouring heads read the same key head
+  kDeltaOneGates,  ///< the same layers; gates are one matrix, and neighbouring heads read the same key head
 };
 
 /// Of each layer, whether it is recurrent. Throws LoadError: no layer is left that attends.

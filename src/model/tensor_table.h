@@ -33,7 +33,7 @@ class TensorTable {
   /// Likewise, where each of the n matrices has the outputs of several. Without biases.
   std::vector<LinearSpec> split_each(const std::string& name, std::int64_t n_in, std::span<const std::int64_t> n_out,
                                      std::int64_t n) const;
-  /// A matrix whose outputs are those of several, one after the other, and its bias likewise.
+  /// A matrix and a bias whose outputs are those of several, one after the other.
   std::vector<LinearSpec> split(const std::string& name, std::int64_t n_in, std::span<const std::int64_t> n_out) const;
 
  private:

@@ -8,6 +8,8 @@
 #include <cerrno>
 #include <system_error>
 
+#include "port/files.h"
+
 namespace coppice::port {
 
 namespace {
@@ -65,7 +67,7 @@ void LockedFile::empty() {
 }
 
 void LockedFile::sync() {
-  if (::fsync(file_) != 0) fail("fsync");
+  if (sync_data(file_) != 0) fail("fsync");
 }
 
 }  // namespace coppice::port

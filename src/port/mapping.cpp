@@ -1,10 +1,7 @@
 #include "port/mapping.h"
 
 #include <sys/mman.h>
-#include <unistd.h>
 
-#include <cerrno>
-#include <cstdint>
 #include <new>
 
 namespace coppice::port {
@@ -17,33 +14,6 @@ Mapping::Mapping(std::size_t size) {
 
 void Mapping::Unmap::operator()(std::byte* memory) const {
   ::munmap(memory, size);
-}
-
-void prefer_huge_pages(std::span<std::byte> part) {
-#ifdef MADV_HUGEPAGE
-  ::madvise(part.data(), part.size(), MADV_HUGEPAGE);
-#else
-  static_cast<void>(part);
-#endif
-}
-
-void give_back_pages(std::span<std::byte> part) {
-  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
-  const auto first = reinterpret_cast<std::uintptr_t>(part.data());
-  const std::uintptr_t begin = (first + page - 1) / page * page, end = (first + part.size()) / page * page;
-  if (begin < end) ::madvise(part.data() + (begin - first), end - begin, MADV_DONTNEED);
-}
-
-bool take_pages(std::span<std::byte> part) {
-#ifdef MADV_POPULATE_WRITE
-  while (::madvise(part.data(), part.size(), MADV_POPULATE_WRITE) != 0) {
-    if (errno == EINVAL) return true;  // Linux before 5.14
-    if (errno != EAGAIN && errno != EINTR) return false;
-  }
-#else
-  static_cast<void>(part);
-#endif
-  return true;
 }
 
 }  // namespace coppice::port

@@ -31,8 +31,8 @@ void prefer_huge_pages(std::span<std::byte> part);
 /// Gives the whole pages of a mapping's part back: their bytes are lost, their addresses stay.
 void give_back_pages(std::span<std::byte> part);
 
-/// Takes the pages of a mapping's part now, and not with the first write to each. False: there is no such memory. True also where the system
-/// can't do that. Thread safe.
+/// Takes the pages of a mapping's part now, and not with the first write to each. False: there is no such memory. True
+/// also where the system can't do that. Thread safe.
 bool take_pages(std::span<std::byte> part);
 
 }  // namespace coppice::port

@@ -1,4 +1,5 @@
-// std::move_only_function, which clang's standard library lacks (libc++ 19): a call without const, noexcept or references.
+// std::move_only_function, which clang's standard library lacks (libc++ 19): a call without const, noexcept or
+// references.
 #pragma once
 
 #include <concepts>

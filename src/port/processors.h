@@ -1,5 +1,8 @@
-// How many processors this process may use, and which of them are worth a thread that computes; and the parts of the memory that are near
-// to some of them.
+// How many processors this process may use, and which of them are worth a thread that computes; and the parts of the
+// memory that are near to some of them. Any thread.
+//
+// How many threads compute without --threads: Processors::threads(), by choose_threads()
+// (executor/ggml/ggml_executor.cpp). A step may have fewer: thread_governor.h and step_cost.h (executor/ggml/graph).
 #pragma once
 
 #include <filesystem>
@@ -23,14 +26,15 @@ struct Processors {
   std::string reason() const;
 };
 
-/// `root`: where /proc and /sys are looked for, another one in tests. `usable`: ids of processors; empty: those of this process.
-/// What the system doesn't tell counts as unbounded, and each processor as a core. Never throws for that.
+/// `root`: where /proc and /sys are looked for, another one in tests. `usable`: ids of processors; empty: those of this
+/// process. What the system doesn't tell counts as unbounded, and each processor as a core. Never throws for that.
 Processors find_processors(const std::filesystem::path& root = "/", std::vector<int> usable = {});
 
 /// Their ids. Empty: the system doesn't tell, or has no such parts.
 std::vector<int> memory_nodes(const std::filesystem::path& root = "/");
 
-/// Pages that this thread and those that it starts touch first from now on lie on these nodes in turn. False: the system refuses.
+/// Pages that this thread and those that it starts touch first from now on lie on these nodes in turn. False: the
+/// system refuses.
 bool interleave_memory(std::span<const int> nodes);
 
 }  // namespace coppice::port

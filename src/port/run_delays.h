@@ -21,8 +21,8 @@ class RunDelays {
 
   /// False: the system doesn't tell, and sum() is always 0.
   bool known() const { return !files_.empty(); }
-  /// Of all the threads since they began: the time in which they could have run, but another one had the processor. Microseconds of work
-  /// for each thread.
+  /// Of all the threads since they began: the time in which they could have run, but another one had the processor.
+  /// Microseconds of work for each thread.
   std::chrono::nanoseconds sum() const;
 
  private:

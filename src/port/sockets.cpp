@@ -27,4 +27,14 @@ void notice_dead_peer(int socket, double write_seconds) {
 #endif
 }
 
+std::ptrdiff_t send_quietly(int socket, std::span<const std::byte> bytes) {
+#ifdef SO_NOSIGPIPE  // where MSG_NOSIGNAL is younger than this program's oldest system
+  const int on = 1;
+  ::setsockopt(socket, SOL_SOCKET, SO_NOSIGPIPE, &on, sizeof(on));
+  return ::send(socket, bytes.data(), bytes.size(), 0);
+#else
+  return ::send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+#endif
+}
+
 }  // namespace coppice::port

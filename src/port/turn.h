@@ -1,4 +1,7 @@
-// A thread that works for many, a turn for each, and works that take long: between two of its steps such a work lets others have theirs.
+// A thread that works for many, a turn for each, and works that take long: between two of its steps such a work lets
+// others have theirs.
+//
+// Thread safety: each function is about the thread that calls it. None throws.
 #pragma once
 
 namespace coppice::port {

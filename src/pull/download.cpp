@@ -50,9 +50,9 @@ class Sha256 {
 };
 
 /// A file's first bytes, and their hash.
-class Part {
+class GrowingFile {
  public:
-  explicit Part(const fs::path& path) : file_(path) {
+  explicit GrowingFile(const fs::path& path) : file_(path) {
     std::vector<char> piece(std::size_t{1} << 20);
     while (const std::size_t n = file_.read(have_, piece)) add(std::span(piece).first(n));
   }
@@ -85,14 +85,14 @@ class Part {
 
 void check_room(const WantedFile& file, std::uint64_t have) {
   std::error_code error;
-  const fs::space_info space = fs::space(file.place.parent_path(), error);
+  const fs::space_info space = fs::space(file.target.parent_path(), error);
   if (!error && file.size > have && space.available < file.size - have)
     throw std::runtime_error(fmt::format("{} takes {} bytes more, and {} are free where it goes.", file.name,
                                          file.size - have, space.available));
 }
 
 /// Gets the rest. True: it is whole.
-bool fetch_rest(WebClient& client, const WantedFile& file, Part& part, const Progress& progress) {
+bool fetch_rest(WebClient& client, const WantedFile& file, GrowingFile& part, const Progress& progress) {
   WebRequest request{.url = file.url, .authorization = file.authorization};
   if (part.have() > 0) request.fields.emplace_back("Range", fmt::format("bytes={}-", part.have()));
   const auto begun = [&](const WebReply& head) {
@@ -119,7 +119,7 @@ bool fetch_rest(WebClient& client, const WantedFile& file, Part& part, const Pro
   return file.size == 0 || part.have() == file.size;
 }
 
-void fetch(WebClient& client, const WantedFile& file, Part& part, const Progress& progress) {
+void fetch(WebClient& client, const WantedFile& file, GrowingFile& part, const Progress& progress) {
   auto pause = kPause;
   for (int tries = 0;;) {
     const std::uint64_t before = part.have();
@@ -142,13 +142,13 @@ void fetch(WebClient& client, const WantedFile& file, Part& part, const Progress
 
 void download(WebClient& client, const WantedFile& file, const Progress& progress) {
   std::error_code error;
-  const std::uint64_t there = fs::file_size(file.place, error);
+  const std::uint64_t there = fs::file_size(file.target, error);
   if (!error && (file.size == 0 || there == file.size)) return progress(file, there);
-  fs::create_directories(file.place.parent_path());
-  fs::create_directories(file.part.parent_path());
-  std::optional<Part> part;
+  fs::create_directories(file.target.parent_path());
+  fs::create_directories(file.growing.parent_path());
+  std::optional<GrowingFile> part;
   try {
-    part.emplace(file.part);
+    part.emplace(file.growing);
   } catch (const std::system_error& e) {
     if (e.code() != std::errc::resource_unavailable_try_again) throw;
     throw std::runtime_error(fmt::format("Another program fetches {} just now.", file.name));
@@ -159,11 +159,11 @@ void download(WebClient& client, const WantedFile& file, const Progress& progres
   progress(file, part->have());
   if (const std::string sha256 = part->finish(); sha256 != file.sha256) {
     part.reset();
-    fs::remove(file.part, error);
+    fs::remove(file.growing, error);
     throw std::runtime_error(
         fmt::format("{} came with SHA-256 {} in place of {}; it is thrown away.", file.name, sha256, file.sha256));
   }
-  fs::rename(file.part, file.place);
+  fs::rename(file.growing, file.target);
 }
 
 }  // namespace coppice::pull

@@ -1,4 +1,5 @@
-// Downloads of large files whose SHA-256 is known: what came once is not fetched again, and nothing takes its place before it is right.
+// Downloads of large files whose SHA-256 is known: what came once is not fetched again, and nothing takes its place
+// before it is right.
 #pragma once
 
 #include <cstdint>
@@ -13,18 +14,18 @@ namespace coppice::pull {
 struct WantedFile {
   std::string name;  ///< for people
   server::Url url;
-  std::string authorization{};  ///< of its server; empty: none
-  std::filesystem::path place;  ///< where it will lie
-  std::filesystem::path part;   ///< where it grows until then
-  std::string sha256;           ///< hex, lower case
-  std::uint64_t size = 0;       ///< bytes; 0: not known
+  std::string authorization{};    ///< of its server; empty: none
+  std::filesystem::path target;   ///< where it will lie
+  std::filesystem::path growing;  ///< where it grows until then
+  std::string sha256;             ///< hex, lower case
+  std::uint64_t size = 0;         ///< bytes; 0: not known
 };
 
 /// How much there is of a file. Called often, the last time with all of it.
 using Progress = std::function<void(const WantedFile& file, std::uint64_t have)>;
 
-/// Nothing is done where the file lies in its place in this size. A connection that breaks is opened again, some times. Throws WebFailure,
-/// std::system_error; std::runtime_error: other bytes came than were wanted, and are gone.
+/// Nothing is done where the file lies in its place in this size. A connection that breaks is opened again, some times.
+/// Throws WebFailure, std::system_error; std::runtime_error: other bytes came than were wanted, and are gone.
 void download(WebClient& client, const WantedFile& file, const Progress& progress);
 
 }  // namespace coppice::pull

@@ -130,8 +130,8 @@ fs::path pull_file(WebClient& client, const Hub& hub, const HubFile& wanted, con
            {.name = wanted.file,
             .url = url,
             .authorization = authorization(hub),
-            .place = blob,
-            .part = blob.string() + ".incomplete",
+            .target = blob,
+            .growing = blob.string() + ".incomplete",
             .sha256 = found.sha256,
             .size = found.size},
            progress);

@@ -1,4 +1,5 @@
-// Files of Hugging Face's hub, into the cache of its own tools: hub/models--OWNER--REPO/{blobs/SHA256, snapshots/COMMIT/FILE, refs/REVISION}.
+// Files of Hugging Face's hub, into the cache of its own tools: hub/models--OWNER--REPO/{blobs/SHA256,
+// snapshots/COMMIT/FILE, refs/REVISION}.
 #pragma once
 
 #include <filesystem>
@@ -24,8 +25,8 @@ struct Hub {
   std::filesystem::path cache{};  ///< the folder "hub"
 };
 
-/// Downloads it; of a model in parts, all parts. Returns the file in the cache that is served: of parts the first. Throws as download(), and
-/// std::runtime_error: there is no such file, or several, which it lists.
+/// Downloads it; of a model in parts, all parts. Returns the file in the cache that is served: of parts the first.
+/// Throws as download(), and std::runtime_error: there is no such file, or several, which it lists.
 std::filesystem::path pull_from_hub(WebClient& client, const Hub& hub, HubFile wanted, const Progress& progress);
 
 }  // namespace coppice::pull

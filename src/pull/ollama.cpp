@@ -97,8 +97,8 @@ fs::path pull_from_ollama(WebClient& client, const std::string& registry, const 
     download(client,
              {.name = model.empty() ? fmt::format("{}:{}", wanted.name, wanted.tag) : layer.kind,
               .url = url_of("/blobs/" + layer.digest),
-              .place = blob,
-              .part = blob.string() + "-coppice-partial",
+              .target = blob,
+              .growing = blob.string() + "-coppice-partial",
               .sha256 = layer.digest.substr(layer.digest.find(':') + 1),
               .size = layer.size},
              progress);

@@ -1,4 +1,5 @@
-// Models of Ollama's registry, into its own folder: manifests/HOST/NAMESPACE/NAME/TAG, and blobs/sha256-HASH of what a manifest lists.
+// Models of Ollama's registry, into its own folder: manifests/HOST/NAMESPACE/NAME/TAG, and blobs/sha256-HASH of what a
+// manifest lists.
 #pragma once
 
 #include <filesystem>
@@ -13,11 +14,12 @@ struct OllamaName {
   std::string host = "registry.ollama.ai", space = "library", name, tag = "latest";
 };
 
-/// "NAME", "NAME:TAG", "NAMESPACE/NAME:TAG" or "HOST/NAMESPACE/NAME:TAG". Throws std::runtime_error: it is nothing of these.
+/// "NAME", "NAME:TAG", "NAMESPACE/NAME:TAG" or "HOST/NAMESPACE/NAME:TAG". Throws std::runtime_error: it is nothing of
+/// these.
 OllamaName parse_ollama_name(const std::string& text);
 
-/// Downloads all that its manifest lists, and then writes that. `registry`: its URL. Returns the model's file. Throws as download(), and
-/// std::runtime_error: there is no such model.
+/// Downloads all that its manifest lists, and then writes that. `registry`: its URL. Returns the model's file. Throws
+/// as download(), and std::runtime_error: there is no such model.
 std::filesystem::path pull_from_ollama(WebClient& client, const std::string& registry,
                                        const std::filesystem::path& folder, const OllamaName& wanted,
                                        const Progress& progress);

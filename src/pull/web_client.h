@@ -1,7 +1,8 @@
-// WebClient: asks web servers over HTTP and HTTPS, one exchange at a time, through proxies where the environment names one.
+// WebClient: asks web servers over HTTP and HTTPS, one exchange at a time, through proxies where the environment names
+// one.
 //
-// Certificates are checked by the authorities of SSL_CERT_FILE or SSL_CERT_DIR (port/certificates.h). A secret is sent to the server that it
-// is meant for, and to none to which that one redirects. Nothing is followed from https to http.
+// Certificates are checked by the authorities of SSL_CERT_FILE or SSL_CERT_DIR (port/certificates.h). A secret is sent
+// to the server that it is meant for, and to none to which that one redirects. Nothing is followed from https to http.
 //
 // One thread.
 #pragma once
@@ -60,7 +61,8 @@ class WebClient {
   WebClient(const WebClient&) = delete;
   WebClient& operator=(const WebClient&) = delete;
 
-  /// Of an answer that is no redirection: `begun` sees its head; if it returns true, `take` gets the body. Throws WebFailure.
+  /// Of an answer that is no redirection: `begun` sees its head; if it returns true, `take` gets the body. Throws
+  /// WebFailure.
   WebReply ask(
       const WebRequest& request,
       const std::function<bool(const WebReply& head)>& begun = [](const WebReply&) { return false; },

@@ -22,8 +22,8 @@ HWY_INLINE void load_weights(Lanes16 d, const float* weights, Vec16& a, Vec16& b
   if constexpr (kTaps == 4) hn::LoadInterleaved4(d, weights, a, b, c, e);
 }
 
-/// A vector of channels walks along all rows; the inputs that the next row needs stay in registers. Vectors of 4 taps, of which
-/// kTaps are used: the last weight is the row's own.
+/// A vector of channels walks along all rows; the inputs that the next row needs stay in registers. Vectors of 4 taps,
+/// of which kTaps are used: the last weight is the row's own.
 template <int kTaps, bool kGated>
 void walk(const ConvRows& r, int begin, int end) {
   const Lanes16 d;

@@ -1,5 +1,5 @@
-// Convolutions along a sequence, of each channel by itself, over a few rows: the last inputs are part of the sequence's state.
-// Compiled for each instruction set.
+// Convolutions along a sequence, of each channel by itself, over a few rows: the last inputs are part of the sequence's
+// state. Compiled for each instruction set.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ struct ConvRows {
   const float* weights;  ///< [n_channels, n_taps], the last one for the row itself
   const float* bias;     ///< [n_channels]; nullptr: none
   const float* before;   ///< [n_taps - 1, n_channels], inputs of the rows before; nullptr: zeros
-  float* after;          ///< likewise, of the last rows. May be `before`
+  float* after;          ///< [n_taps - 1, n_channels], inputs of the last rows. May be `before`
   float* y;              ///< [n, n_channels]
 };
 

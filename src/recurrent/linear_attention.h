@@ -1,9 +1,9 @@
-// Linear attention with decay: a head's past is one matrix S, [key_dim, value_dim], that each row reads and writes. By two rules (model.h,
-// StateRule): the gated delta net, and Mamba-2.
+// Linear attention with decay: a head's past is one matrix S, [key_dim, value_dim], that each row reads and writes. By
+// two rules (model.h, StateRule): the gated delta net, and Mamba-2.
 //
-// One row is computed as the rule says. Several rows are computed in matrix form, kChunk at a time (Yang, Kautz, Hatamizadeh 2025, "Gated
-// Delta Networks", section 3.3; Dao, Gu 2024, section 6). Let G_i be the sum of the decays' logarithms up to row i, and
-// u_i what row i writes. With the delta rule
+// One row is computed as the rule says. Several rows are computed in matrix form, kChunk at a time (Yang, Kautz,
+// Hatamizadeh 2025, "Gated Delta Networks", section 3.3; Dao, Gu 2024, section 6). Let G_i be the sum of the decays'
+// logarithms up to row i, and u_i what row i writes. With the delta rule
 //   u_i = b_i (v_i - e^G_i S^T k_i - sum over j < i of e^(G_i - G_j) (k_i . k_j) u_j)
 // which is a triangular system, and without it u_i = b_i v_i. Then
 //   o_i = e^G_i S^T q_i + sum over j <= i of e^(G_i - G_j) (q_i . k_j) u_j
@@ -26,14 +26,14 @@ struct LinearShape {
   int key_head(int head) const { return in_turns ? head % n_key_heads : head / (n_heads / n_key_heads); }
 };
 
-/// A layer's weights, and what its matrices made of a step's rows. Gates of neighbouring rows are gate_stride floats apart. Nullptr where the
-/// rule has no use for it.
+/// A layer's weights, and what its matrices made of a step's rows. Gates of neighbouring rows are gate_stride floats
+/// apart. Nullptr where the rule has no use for it.
 struct LinearRows {
   const float* mixed;  ///< [n_rows, n_channels]: q, k, v of all heads; Mamba-2: v, k, q
   const float* z;      ///< [n_rows, n_heads, value_dim]
-  const float*
-      alpha;  ///< head h's is alpha[h]; or, if gates_together, alpha[h / r * 2 r + h % r], r = n_heads / n_key_heads
-  const float* beta;  ///< likewise
+  /// Head h's is alpha[h]; or, if gates_together, alpha[h / r * 2 r + h % r], r = n_heads / n_key_heads.
+  const float* alpha;
+  const float* beta;  ///< laid out as alpha
   std::ptrdiff_t z_stride, gate_stride;
   bool gates_together = false;
   const float *a, *dt_bias;  ///< [n_heads]

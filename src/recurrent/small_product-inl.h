@@ -72,7 +72,8 @@ HWY_INLINE void product_rows(int n, int n_k, In a, In b, float keep, In from, Ou
   tile(std::integral_constant<int, 1>());
 }
 
-/// c = keep * from + a b, [m, n] of [m, n_k] and [n_k, n]. from.data may be nullptr, for zeros, and c.data. REQUIRES: n is a multiple of 16.
+/// c = keep * from + a b, [m, n] of [m, n_k] and [n_k, n]. from.data may be nullptr, for zeros, and c.data. REQUIRES: n
+/// is a multiple of 16.
 inline void product(int m, int n, int n_k, In a, In b, float keep, In from, Out c) {
 #if HWY_ARCH_X86 && HWY_TARGET > HWY_AVX3  // 16 registers
   constexpr int kRows = 4;

@@ -43,8 +43,8 @@ enum class Finish : std::uint8_t {
   kError,
 };
 
-/// No token may come next: bans and biases leave none, or none that the grammar allows; or the grammar is too ambiguous to be
-/// followed. The client's mistake. what() is a sentence for it.
+/// No token may come next: bans and biases leave none, or none that the grammar allows; or the grammar is too ambiguous
+/// to be followed. The client's mistake. what() is a sentence for it.
 class Unsatisfiable : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -53,7 +53,7 @@ class Unsatisfiable : public std::runtime_error {
 /// What one sampled token brings. `text` may be empty (held back: half a character, or the beginning of a stop string)
 /// and may hold the text of earlier tokens. Always valid UTF-8.
 struct Piece {
-  kv::Token token = 0;
+  kv::Token token = -1;  ///< -1: none, nothing but the end of a sample
   std::string text;
   std::vector<LogprobEntry> logprobs;  ///< of the tokens whose text is in `text`; empty when not asked for
   std::optional<Finish> finish;        ///< set when this token ends the sample
@@ -82,20 +82,20 @@ class Generation {
   };
   virtual Needs needs() const { return Needs::kLogits; }
 
-  /// How the next token is drawn by a device, which next() would draw else. It may be asked for again, and a token drawn by it be
-  /// thrown away: nothing changes. Throws Unsatisfiable. REQUIRES: needs() != kLogits.
+  /// How the next token is drawn by a device, which next() would draw else. It may be asked for again, and a token
+  /// drawn by it be thrown away: nothing changes. Throws Unsatisfiable. REQUIRES: needs() != kLogits.
   virtual SamplerSpec spec() { return {}; }
 
-  /// What next() would bring, with the token that was drawn by spec(); -1: none may come next. logits: as needs() says, [n_vocab], raw;
-  /// else empty. Throws Unsatisfiable. REQUIRES: needs() != kLogits.
+  /// What next() would bring, with the token that was drawn by spec(); -1: none may come next. logits: as needs() says,
+  /// [n_vocab], raw; else empty. Throws Unsatisfiable. REQUIRES: needs() != kLogits.
   virtual Piece take(kv::Token /*token*/, std::span<const float> /*logits*/) { return {}; }
 
   /// The text (and logprobs) still held back, when the engine ends the sample for a reason of its own (length).
   virtual Piece flush() = 0;
 };
 
-/// Reads the log-probabilities of prompts' tokens. Requests share it: it keeps nothing but scratch memory. Not thread safe;
-/// the engine's thread calls it.
+/// Reads the log-probabilities of prompts' tokens. Requests share it: it keeps nothing but scratch memory. Not thread
+/// safe; the engine's thread calls it.
 class Scorer {
  public:
   virtual ~Scorer() = default;

@@ -14,22 +14,22 @@ GrammarState::~GrammarState() {
 }
 
 /// `work` changes the place, and the next mask is made behind it.
-void GrammarState::start(std::function<void(Place&)> work) {
+void GrammarState::start(std::function<void(Position&)> work) {
   if (work_) work_->wait();
-  was_quick_ = place_->quick;
-  place_->known = false;
-  const auto run = [place = place_, work = std::move(work)] {
-    if (place->error) return;
+  was_quick_ = position_->quick;
+  position_->known = false;
+  const auto run = [position = position_, work = std::move(work)] {
+    if (position->error) return;
     try {
       const double start = grammar::cpu_seconds();
-      work(*place);
-      const auto mask = place->matcher->mask();
-      place->mask.assign(mask.begin(), mask.end());
-      place->quick = grammar::cpu_seconds() - start < kQuickSeconds;
+      work(*position);
+      const auto mask = position->matcher->mask();
+      position->mask.assign(mask.begin(), mask.end());
+      position->quick = grammar::cpu_seconds() - start < kQuickSeconds;
     } catch (...) {
-      place->error = std::current_exception();
+      position->error = std::current_exception();
     }
-    place->known = true;
+    position->known = true;
   };
   work_ = std::make_shared<MaskWork>(run);
   if (pool_) pool_->push(params_.payer, was_quick_, work_);
@@ -37,11 +37,11 @@ void GrammarState::start(std::function<void(Place&)> work) {
 
 void GrammarState::begin(std::string rest) {
   began_ = true;
-  start([grammar = params_.grammar, begun = params_.begun, rest = std::move(rest)](Place& place) {
-    place.matcher.emplace(grammar);
-    if (!begun.empty()) place.matcher->accept_text(begun);
+  start([grammar = params_.grammar, begun = params_.begun, rest = std::move(rest)](Position& position) {
+    position.matcher.emplace(grammar);
+    if (!begun.empty()) position.matcher->accept_text(begun);
     // If the grammar can't begin like that, it begins behind it.
-    if (!rest.empty()) place.matcher->accept_text(rest);
+    if (!rest.empty()) position.matcher->accept_text(rest);
   });
 }
 
@@ -58,26 +58,26 @@ std::span<const std::int32_t> GrammarState::mask() {
   prepare();
   if (!began_) return {};
   work_->wait();
-  if (place_->error) std::rethrow_exception(place_->error);
-  return may_open_ ? with_opening(place_->mask) : place_->mask;
+  if (position_->error) std::rethrow_exception(position_->error);
+  return may_open_ ? with_opening(position_->mask) : position_->mask;
 }
 
 bool GrammarState::accept(kv::Token token, const text::Vocabulary& vocabulary) {
   if (std::exchange(may_open_, false) && token == params_.opens) {
     if (work_) work_->wait();
-    place_->matcher.reset();
+    position_->matcher.reset();
     began_ = false;
   }
   if (began_) {
     if (work_) work_->wait();
     const auto word = static_cast<std::size_t>(token) / 32;
-    const std::vector<std::int32_t>& mask = place_->mask;
+    const std::vector<std::int32_t>& mask = position_->mask;
     const bool allowed =
         mask.empty() || (word < mask.size() && (static_cast<std::uint32_t>(mask[word]) >> (token % 32) & 1U) != 0);
-    if (place_->error) std::rethrow_exception(place_->error);
+    if (position_->error) std::rethrow_exception(position_->error);
     if (!allowed) return false;
-    start([token](Place& place) {
-      if (!place.matcher->accept(token)) throw grammar::GrammarError("the grammar refuses a token that it allowed");
+    start([token](Position& position) {
+      if (!position.matcher->accept(token)) throw grammar::GrammarError("the grammar refuses a token that it allowed");
     });
     return true;
   }

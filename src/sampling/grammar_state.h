@@ -1,5 +1,5 @@
-// GrammarState: where a sample stands in its grammar, or that it hasn't begun yet. With a MaskPool the grammar is followed, and the next
-// mask made, by the pool's threads: ready() says when.
+// GrammarState: where a sample stands in its grammar, or that it hasn't begun yet. With a MaskPool the grammar is
+// followed, and the next mask made, by the pool's threads: ready() says when.
 //
 // Not thread safe. The matcher is made at the first token: thousands of samples may wait.
 #pragma once
@@ -25,7 +25,7 @@ class GrammarState {
  public:
   /// `params` outlives this. A null pool: all is done here.
   GrammarState(const GrammarParams& params, std::shared_ptr<MaskPool> pool)
-      : params_(params), pool_(std::move(pool)), place_(std::make_shared<Place>()) {}
+      : params_(params), pool_(std::move(pool)), position_(std::make_shared<Position>()) {}
   ~GrammarState();
   GrammarState(const GrammarState&) = delete;
   GrammarState& operator=(const GrammarState&) = delete;
@@ -35,20 +35,21 @@ class GrammarState {
   /// mask() has nothing to wait for. Else the pool tells when it is done.
   bool ready();
   /// The masks are expected to be cheap.
-  bool quick() const { return !pool_ || (!work_ || work_->done() ? place_->quick : was_quick_); }
+  bool quick() const { return !pool_ || (!work_ || work_->done() ? position_->quick : was_quick_); }
 
   /// Of the next token; empty: all are allowed. Throws GrammarError.
   std::span<const std::int32_t> mask();
 
-  /// False: the token may not come next. Of a token that the last mask allows a pool's thread finds out, and mask() throws.
+  /// False: the token may not come next. Of a token that the last mask allows a pool's thread finds out, and mask()
+  /// throws.
   bool accept(kv::Token token, const text::Vocabulary& vocabulary);
 
   /// The text so far may end. REQUIRES: mask() has been called for the next token.
-  bool whole() const { return place_->matcher && place_->matcher->whole(); }
+  bool whole() const { return position_->matcher && position_->matcher->whole(); }
 
  private:
   /// What works change. It outlives a GrammarState whose work is under way.
-  struct Place {
+  struct Position {
     std::optional<grammar::Matcher> matcher;
     std::vector<std::int32_t> mask;  ///< of the next token
     bool known = false;              ///< `mask` is
@@ -56,15 +57,15 @@ class GrammarState {
     std::exception_ptr error;
   };
 
-  bool begins() const { return !place_->matcher && (params_.after.empty() || may_open_); }
+  bool begins() const { return !position_->matcher && (params_.after.empty() || may_open_); }
   void begin(std::string rest);
-  void start(std::function<void(Place&)> work);
+  void start(std::function<void(Position&)> work);
   bool behind_passage();
   std::span<const std::int32_t> with_opening(std::span<const std::int32_t> mask);
 
   const GrammarParams& params_;
   std::shared_ptr<MaskPool> pool_;
-  std::shared_ptr<Place> place_;        ///< not to be read while a work is under way
+  std::shared_ptr<Position> position_;  ///< not to be read while a work is under way
   std::shared_ptr<MaskWork> work_;      ///< null: none was started
   bool was_quick_ = false;              ///< before it
   bool began_ = false;                  ///< the grammar holds from here on

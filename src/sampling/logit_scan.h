@@ -1,8 +1,8 @@
 // LogitScan: what sampling asks of a row of logits, in passes that vectorise without special instructions.
 //
-// A vocabulary has 32k to 256k logits, and 32 sequences ask for a token in every step. An array of (id, logit, probability)
-// for all of them, sorted, would cost more than the model's attention. So the row is cut into blocks of kBlock logits, one
-// pass takes each block's maximum, and later questions look only into the few blocks that matter.
+// A vocabulary has 32k to 256k logits, and 32 sequences ask for a token in every step. An array of (id, logit,
+// probability) for all of them, sorted, would cost more than the model's attention. So the row is cut into blocks of
+// kBlock logits, one pass takes each block's maximum, and later questions look only into the few blocks that matter.
 //
 // Not thread safe. Reads the row given to scan(), which must stay unchanged until the last question.
 #pragma once

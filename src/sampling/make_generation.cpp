@@ -199,13 +199,12 @@ class TextGeneration final : public Generation {
     if (!grammar_->whole())
       throw Unsatisfiable("no token may be drawn that goes on by the grammar: bans, biases or min_tokens leave none");
     Piece piece = flush();
-    piece.token = -1;
     piece.finish = Finish::kStop;
     return piece;
   }
 
-  /// Adds the entries of the tokens whose text is out. At a stop string also that of the token that it cut in two; later
-  /// tokens get none.
+  /// Adds the entries of the tokens whose text is out. At a stop string also that of the token that it cut in two;
+  /// later tokens get none.
   void deliver(Piece& piece) {
     n_out_ += piece.text.size();
     if (stops_.stopped()) {

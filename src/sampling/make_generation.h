@@ -1,5 +1,5 @@
-// Makes one Generation per sample of a request. The samples share what never changes: a request that waits with thousands
-// of samples must not take thousands of times the memory.
+// Makes one Generation per sample of a request. The samples share what never changes: a request that waits with
+// thousands of samples must not take thousands of times the memory.
 #pragma once
 
 #include <cstdint>
@@ -26,12 +26,12 @@ struct SharedParams {
 
 /// The Generations of one prompt's samples. `prompt` is read here only.
 ///
-/// After a piece with `finish`, or after flush(), next() throws std::logic_error and flush() returns nothing. Logits beyond
-/// the vocabulary (a padded output head) are never drawn.
+/// After a piece with `finish`, or after flush(), next() throws std::logic_error and flush() returns nothing. Logits
+/// beyond the vocabulary (a padded output head) are never drawn.
 ///
-/// An end token ends the sample with kStop; it has no text, and no logprobs entry unless that is asked for. Of the tokens that make up a stop string,
-/// those that also brought text before it have an entry, the others none.
-/// `pool`: it makes the masks of grammars; null: next() does.
+/// An end token ends the sample with kStop; it has no text, and no logprobs entry unless that is asked for. Of the
+/// tokens that make up a stop string, those that also brought text before it have an entry, the others none. `pool`: it
+/// makes the masks of grammars; null: next() does.
 std::vector<std::unique_ptr<Generation>> make_generations(const std::shared_ptr<const text::Vocabulary>& vocabulary,
                                                           const std::shared_ptr<const SharedParams>& shared, int n,
                                                           std::span<const kv::Token> prompt,

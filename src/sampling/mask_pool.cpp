@@ -17,28 +17,28 @@ constexpr std::chrono::milliseconds kLook{10};
 }  // namespace
 
 bool MaskWork::claim() {
-  State fresh = kNew;
-  return state_.compare_exchange_strong(fresh, kBegun);
+  Progress fresh = kNew;
+  return progress_.compare_exchange_strong(fresh, kBegun);
 }
 
 bool MaskWork::try_run() {
   if (!claim()) return false;
   work_();
   work_ = nullptr;
-  state_ = kDone;
-  state_.notify_all();
+  progress_ = kDone;
+  progress_.notify_all();
   return true;
 }
 
 void MaskWork::wait() {
   if (try_run()) return;
-  while (state_ != kDone) state_.wait(kBegun);
+  while (progress_ != kDone) progress_.wait(kBegun);
 }
 
 void MaskWork::give_up() {
   if (!claim()) return;
   work_ = nullptr;
-  state_ = kDone;
+  progress_ = kDone;
 }
 
 MaskPool::MaskPool(std::function<void()> done, std::function<bool()> shared, double little)

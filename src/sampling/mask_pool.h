@@ -1,8 +1,9 @@
-// MaskPool: threads that follow grammars and compute masks, so that the engine's step doesn't wait for them: while a step runs, they make
-// what its rows are sampled with. The key that lately took the least CPU time is next, with its quick works first. One thread takes only works
-// that are expected to be quick, and those of keys that lately took hardly any; the other takes all. So a key's work waits for one that runs,
-// however slow other keys' grammars are, and how many. While several keys have requests open, slow works of a key that lately took much wait,
-// too: steps need the processors.
+// MaskPool: threads that follow grammars and compute masks, so that the engine's step doesn't wait for them: while a
+// step runs, they make what its rows are sampled with. The key that lately took the least CPU time is next, with its
+// quick works first. One thread takes only works that are expected to be quick, and those of keys that lately took
+// hardly any; the other takes all. So a key's work waits for one that runs, however slow other keys' grammars are, and
+// how many. While several keys have requests open, slow works of a key that lately took much wait, too: steps need the
+// processors.
 //
 // Thread safety: all may be called by any thread.
 #pragma once
@@ -26,7 +27,8 @@ namespace coppice::sampling {
 
 inline constexpr double kQuickSeconds = 0.001;  ///< of CPU time
 inline constexpr double kLittleSeconds = 0.02;  ///< ... of a key lately: half of it is forgotten each second
-inline constexpr double kMuchSeconds = 0.25;    ///< ... likewise. Who has it all the time gets a sixth of a processor
+inline constexpr double kMuchSeconds =
+    0.25;  ///< ... of a key lately, too. Who has it all the time gets a sixth of a processor
 
 /// A work of the pool's. It is done once, by whoever claims it.
 class MaskWork {
@@ -34,7 +36,7 @@ class MaskWork {
   /// Must not throw.
   explicit MaskWork(std::function<void()> work) : work_(std::move(work)) {}
 
-  bool done() const { return state_ == kDone; }
+  bool done() const { return progress_ == kDone; }
   /// Does the work here if nobody has begun it, else waits for who has.
   void wait();
   /// It is never done, if nobody has begun it.
@@ -43,16 +45,16 @@ class MaskWork {
   bool try_run();
 
  private:
-  enum State : std::uint8_t { kNew, kBegun, kDone };
+  enum Progress : std::uint8_t { kNew, kBegun, kDone };
   bool claim();
-  std::atomic<State> state_ = kNew;
+  std::atomic<Progress> progress_ = kNew;
   std::function<void()> work_;  ///< whoever has claimed it owns it
 };
 
 class MaskPool {
  public:
-  /// `done` is called by the pool's threads behind each work. `shared`: whether several keys have requests open; any thread. `little`: a key's
-  /// works are all taken for quick while it lately took less.
+  /// `done` is called by the pool's threads behind each work. `shared`: whether several keys have requests open; any
+  /// thread. `little`: a key's works are all taken for quick while it lately took less.
   explicit MaskPool(
       std::function<void()> done, std::function<bool()> shared = [] { return false; }, double little = kLittleSeconds);
   ~MaskPool() { close(); }

@@ -1,13 +1,17 @@
 // A new sampling option:
 //  - its field in SamplingParams and its range in check();
-//  - its effect in Sampler::filter() (sampler.cpp), in the order documented at SamplingParams. Name it in filtered(), too: draw()
-//    skips the filters without it. A penalty's effect: apply_edits(). Statistics of a row: logit_scan.*.
-//    If a filter may keep tokens that a later one's threshold would drop (typical-p), no threshold may be set while it is on.
-//  - its JSON field in parse_sampling_fields() (server/api/base/sampling_fields.cpp), for all APIs. There, delete its line in
-//    kUnbuiltSamplers, if any, and give a filter its place in check_samplers(). llama-server's echo of it: llama_settings().
-//  - an operator's default: GenerationDefaults, apply_defaults() and cli/serve_options.cpp.
-//  - SamplerSpec (sampler_spec.h), filled in sampler.cpp, carries it to a GPU: executor/cuda/sample_memory.cpp copies it, and the
-//    sampler there (executor/cuda/sampler.*) keeps the same order. docs/api.md gets a row.
+//  - its effect in Sampler::filter() (sampler.cpp), in the order documented at SamplingParams. Name it in filtered(),
+//    too: draw() skips the filters without it. A penalty's effect: apply_edits(). Statistics of a row: logit_scan.*. If
+//    a filter may keep tokens that a later one's threshold would drop (typical-p), no threshold may be set while it is
+//    on.
+//  - its JSON field in parse_sampling_fields() (server/api/base/sampling_fields.cpp), for all APIs. There, delete its
+//    line in kUnbuiltSamplers, if any, and give a filter its place in check_samplers(). llama-server's echo of it:
+//    llama_settings() (server/api/llama/llama_dialect.cpp). Fuzzers know its name: tests/fuzz/request.dict,
+//    stretch.dict.
+//  - an operator's default: GenerationDefaults (server/api/base/generation_defaults.h), apply_defaults() and
+//    cli/serve_access_options.cpp.
+//  - SamplerSpec (sampler_spec.h), filled in sampler.cpp, carries it to a GPU: executor/cuda/sample_memory.cpp copies
+//    it, and the sampler there (executor/cuda/sampler.*) keeps the same order. docs/api.md gets a row.
 #include "sampling/params.h"
 
 #include <fmt/format.h>

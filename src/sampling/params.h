@@ -32,8 +32,8 @@ struct GrammarParams {
   std::shared_ptr<const grammar::Grammar> grammar;  ///< null: none
   std::string after;         ///< it holds from the end of this text on; empty: from the beginning
   grammar::Passage skipped;  ///< `after` doesn't count in it
-  kv::Token opens =
-      -1;  ///< with `after`: the first token must be this one, or it holds from the beginning; -1: any may be
+  /// With `after`: the first token must be this one, or it holds from the beginning; -1: any may be.
+  kv::Token opens = -1;
   std::string begun;  ///< counts as its first text: the prompt's end, or `after` itself
   std::string payer;  ///< whose turn it is where masks are computed (mask_pool.h)
 };
@@ -44,15 +44,15 @@ struct ThoughtParams {
   std::string begin, end;    ///< marks of thoughts, as the vocabulary writes them. REQUIRES with a budget: not empty
   bool open = false;         ///< the prompt has begun them
   std::vector<kv::Token> close;  ///< `end`, and what must follow. REQUIRES with a budget: not empty
-  std::vector<kv::Token>
-      last;  ///< the same for thoughts that begin again behind it; empty: they come only before the answer
-  std::vector<std::vector<kv::Token>>
-      ways;  ///< behind `close` one of these follows; none is empty. None: any token does
+  /// The same for thoughts that begin again behind it; empty: they come only before the answer.
+  std::vector<kv::Token> last;
+  /// Behind `close` one of these follows; none is empty. None: any token does.
+  std::vector<std::vector<kv::Token>> ways;
 };
 
-/// Applied in this order: the grammar's mask, allowed tokens and logit bias (on the raw logits), penalties, bad words, temperature, top-k, top-p, min-p; each
-/// filter sees the distribution that the one before it left, renormalised (the order of vLLM and
-/// Transformers; llama.cpp applies temperature last).
+/// Applied in this order: the grammar's mask, allowed tokens and logit bias (on the raw logits), penalties, bad words,
+/// temperature, top-k, top-p, min-p; each filter sees the distribution that the one before it left, renormalised (the
+/// order of vLLM and Transformers; llama.cpp applies temperature last).
 struct SamplingParams {
   float temperature = 1;  ///< [0, inf); below kGreedyTemperature: greedy, the lowest id wins ties; no filters then
   int top_k = 0;          ///< <= 0: off
@@ -80,8 +80,8 @@ struct SamplingParams {
   GrammarParams grammar;
   ThoughtParams thoughts;
   bool logprobs_of_end = false;  ///< with logprobs: an end token has an entry, too
-  /// With logprobs: of the distribution that the token was drawn from, behind masks, penalties and filters. What cannot be
-  /// drawn isn't among the likeliest.
+  /// With logprobs: of the distribution that the token was drawn from, behind masks, penalties and filters. What cannot
+  /// be drawn isn't among the likeliest.
   bool logprobs_of_drawn = false;
 };
 

@@ -1,5 +1,5 @@
-// A generator whose n-th number depends on the seed and n alone (Philox 4x32-10; Salmon et al. 2011, "Parallel random numbers: as easy as
-// 1, 2, 3"): whoever draws a token again draws the same one, on a CPU or a GPU.
+// A generator whose n-th number depends on the seed and n alone (Philox 4x32-10; Salmon et al. 2011, "Parallel random
+// numbers: as easy as 1, 2, 3"): whoever draws a token again draws the same one, on a CPU or a GPU.
 #pragma once
 
 #include <cstdint>

@@ -28,18 +28,18 @@ PromptTokens prompt_tokens(std::span<const kv::Token> prompt);
 
 class Sampler {
  public:
-  /// params and prompt may be shared with other samplers; a null prompt: none. banned: tokens never drawn; ends: not among
-  /// the first min_tokens. n_vocab: tokens from this id on are never drawn either.
+  /// params and prompt may be shared with other samplers; a null prompt: none. banned: tokens never drawn; ends: not
+  /// among the first min_tokens. n_vocab: tokens from this id on are never drawn either.
   Sampler(std::shared_ptr<const SamplingParams> params, std::uint64_t seed, std::shared_ptr<const PromptTokens> prompt,
           std::span<const kv::Token> banned, std::int32_t n_vocab, std::span<const kv::Token> ends = {});
 
   /// Draws a token and counts it for the penalties. logits: [n_vocab] or other sizes > 0: what both have is
-  /// used. mask: of a grammar, bit i % 32 of word i / 32 allows token i; empty: all are allowed. None: no token is possible
-  /// (all are -inf).
+  /// used. mask: of a grammar, bit i % 32 of word i / 32 allows token i; empty: all are allowed. None: no token is
+  /// possible (all are -inf).
   std::optional<kv::Token> pick(std::span<float> logits, std::span<const std::int32_t> mask = {});
 
-  /// The tokens that the next pick() may draw with their weights, likeliest first. Greedy: one. Empty: none is possible.
-  /// Arguments: as pick()'s.
+  /// The tokens that the next pick() may draw with their weights, likeliest first. Greedy: one. Empty: none is
+  /// possible. Arguments: as pick()'s.
   std::vector<Candidate> distribution(std::span<float> logits, std::span<const std::int32_t> mask = {});
 
   /// What the next pick() would do, for another device to draw. mask: as pick()'s.

@@ -3,8 +3,8 @@
 // Not thread safe. StopStrings is never changed: any number of matchers may share one.
 //
 // Invariants
-//   1. The stop string that is complete first wins; of those complete at the same byte, the longest. The text let out is
-//      all that comes before its first byte, whatever the pieces were.
+//   1. The stop string that is complete first wins; of those complete at the same byte, the longest. The text let out
+//      is all that comes before its first byte, whatever the pieces were.
 //   2. Held back is exactly the longest suffix of the text that begins some stop string.
 //   3. If stop strings and pieces are valid UTF-8 ending at characters' ends, so is each text let out.
 #pragma once
@@ -19,7 +19,8 @@
 
 namespace coppice::sampling {
 
-/// Stop strings with their tables for Knuth-Morris-Pratt, three bytes for each byte. All samples of a request share them.
+/// Stop strings with their tables for Knuth-Morris-Pratt, three bytes for each byte. All samples of a request share
+/// them.
 class StopStrings {
  public:
   /// REQUIRES: no stop string is empty, or longer than kMaxStopBytes.

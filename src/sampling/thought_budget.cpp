@@ -16,7 +16,7 @@ std::string_view without_blanks(std::string_view text) {
 
 }  // namespace
 
-ThoughtBudget::ThoughtBudget(const ThoughtParams& params) : params_(params), state_(State::kBefore) {
+ThoughtBudget::ThoughtBudget(const ThoughtParams& params) : params_(params), phase_(Phase::kBefore) {
   if (params_.open) begin("");
 }
 
@@ -37,7 +37,7 @@ void ThoughtBudget::look_for_begin() {
 }
 
 void ThoughtBudget::begin(std::string_view rest) {
-  state_ = used_ >= params_.budget ? State::kClosing : State::kThinking;
+  phase_ = used_ >= params_.budget ? Phase::kClosing : Phase::kThinking;
   closed_ = 0;
   text_ = rest;
   look_for_end();
@@ -51,7 +51,7 @@ void ThoughtBudget::look_for_end() {
 }
 
 void ThoughtBudget::over() {
-  state_ = params_.last.empty() ? State::kDone : State::kBefore;
+  phase_ = params_.last.empty() ? Phase::kDone : Phase::kBefore;
   text_ = {};
 }
 
@@ -60,13 +60,13 @@ void ThoughtBudget::close() {
   const bool first = !std::exchange(was_closed_, true);
   over();
   if (!first || params_.ways.empty()) return;
-  state_ = State::kChoosing;
+  phase_ = Phase::kChoosing;
   for (const auto& way : params_.ways) ways_.push_back(&way);
 }
 
 std::vector<kv::Token> ThoughtBudget::choice() const {
   std::vector<kv::Token> tokens;
-  if (state_ != State::kChoosing) return tokens;
+  if (phase_ != Phase::kChoosing) return tokens;
   for (const auto* way : ways_) tokens.push_back((*way)[on_way_]);
   std::ranges::sort(tokens);
   const auto again = std::ranges::unique(tokens);
@@ -82,26 +82,26 @@ void ThoughtBudget::choose(kv::Token token) {
 }
 
 void ThoughtBudget::take(kv::Token token, std::string_view bytes, bool whole) {
-  switch (state_) {
-    case State::kBefore:
+  switch (phase_) {
+    case Phase::kBefore:
       text_ += bytes;
       look_for_begin();
       break;
-    case State::kThinking:
+    case Phase::kThinking:
       ++used_;
       text_ += bytes;
       look_for_end();
-      if (state_ == State::kThinking && used_ >= params_.budget &&
+      if (phase_ == Phase::kThinking && used_ >= params_.budget &&
           (whole || used_ - params_.budget >= kLongestCharacter))
-        state_ = State::kClosing;
+        phase_ = Phase::kClosing;
       break;
-    case State::kClosing:
+    case Phase::kClosing:
       close();
       break;
-    case State::kChoosing:
+    case Phase::kChoosing:
       choose(token);
       break;
-    case State::kDone:
+    case Phase::kDone:
       break;
   }
 }

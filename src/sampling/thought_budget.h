@@ -1,6 +1,6 @@
-// ThoughtBudget: bounds what one sample thinks before its answer. When so many tokens of thoughts are drawn, the end of thoughts follows,
-// token by token, whatever the logits say; what comes behind it is the model's again. Where it would begin to think again there, it
-// has the choice between some ways (ThoughtParams::ways) first.
+// ThoughtBudget: bounds what one sample thinks before its answer. When so many tokens of thoughts are drawn, the end of
+// thoughts follows, token by token, whatever the logits say; what comes behind it is the model's again. Where it would
+// begin to think again there, it has the choice between some ways (ThoughtParams::ways) first.
 //
 // Not thread safe. A model may leave thoughts out: then nothing is bounded.
 #pragma once
@@ -24,7 +24,7 @@ class ThoughtBudget {
 
   /// What the next token has to be; none: it may be any.
   std::optional<kv::Token> forced() const {
-    return state_ == State::kClosing ? std::optional(end()[closed_]) : std::nullopt;
+    return phase_ == Phase::kClosing ? std::optional(end()[closed_]) : std::nullopt;
   }
 
   /// The next token has to be one of these; empty: it may be any, or forced() says which.
@@ -35,7 +35,7 @@ class ThoughtBudget {
   void take(kv::Token token, std::string_view bytes, bool whole);
 
  private:
-  enum class State : std::uint8_t { kBefore, kThinking, kClosing, kChoosing, kDone };
+  enum class Phase : std::uint8_t { kBefore, kThinking, kClosing, kChoosing, kDone };
   const std::vector<kv::Token>& end() const { return was_closed_ ? params_.last : params_.close; }
   void look_for_begin();
   void begin(std::string_view rest);
@@ -45,7 +45,7 @@ class ThoughtBudget {
   void over();
 
   const ThoughtParams& params_;
-  State state_;
+  Phase phase_;
   std::int32_t used_ = 0;                            ///< tokens of thoughts
   std::size_t closed_ = 0;                           ///< tokens of the end that are out
   std::vector<const std::vector<kv::Token>*> ways_;  ///< that go on as the text

@@ -131,7 +131,8 @@ struct Server::Impl {
   std::thread thread;
 };
 
-/// A connection's failure stays within it. What comes here is the server's own: it cannot serve on, so the process ends.
+/// A connection's failure stays within it. What comes here is the server's own: it cannot serve on, so the process
+/// ends.
 void Server::Impl::run() try {
   lower_priority();
   while (!run_io()) {
@@ -142,9 +143,9 @@ void Server::Impl::run() try {
   std::_Exit(EXIT_FAILURE);
 }
 
-/// False: the handler of an operation threw, and there is more to run. Beast parses and makes bodies grow in such handlers, and asio takes
-/// memory for the next operation, outside the coroutine, which is destroyed together with the handler: that closes a connection. The server's
-/// own coroutines begin again.
+/// False: the handler of an operation threw, and there is more to run. Beast parses and makes bodies grow in such
+/// handlers, and asio takes memory for the next operation, outside the coroutine, which is destroyed together with the
+/// handler: that closes a connection. The server's own coroutines begin again.
 bool Server::Impl::run_io() {
   constexpr std::chrono::milliseconds kRest{1};  // others free memory meanwhile
   try {
@@ -206,13 +207,14 @@ asio::awaitable<void> Server::Impl::drain() {
   const auto end_of_all = std::chrono::steady_clock::now() + duration(config.drain_seconds);
   if (model && config.storing_seconds > 0) model->settle(end_of_all);
   co_await wait_until(quiet, config.drain_seconds - config.storing_seconds);
-  hub.shutdown();  // streams end with an error event, waiting requests with a 503
+  hub.shutdown();            // streams end with an error event, waiting requests with a 503
+  if (model) model->stop();  // so do those who ask about the cache
   co_await wait_until(all_told, last_words_seconds);
   http.close();
-  if (model) model->stop();
   const std::chrono::duration<double> left = end_of_all - std::chrono::steady_clock::now();
   co_await wait_until(all_ended, kClosingSeconds + (config.storing_seconds > 0 ? std::max(left.count(), 0.0) : 0));
-  // Neither a worker nor a step can be interrupted. The others would wait for them; a process that was told to end must not.
+  // Neither a worker nor a step can be interrupted. The others would wait for them; a process that was told to end must
+  // not.
   if (!all_ended() && config.owns_process) {
     SPDLOG_WARN("a request is still being tokenized, or a step computed: ending without it");
     spdlog::default_logger()->flush();

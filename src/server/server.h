@@ -6,8 +6,8 @@
 //   construct  binds and listens, raises the descriptor limit
 //   start      the io thread answers: /health says 503 with the progress, everything else that it is loading
 //   ready      the model is there
-//   drain      new requests get a 503, running ones drain_seconds, but for storing_seconds, then they are cancelled; then
-//              Model::stop(), which stores what is cached until drain_seconds are over; and the io thread ends
+//   drain      new requests get a 503, running ones drain_seconds, but for storing_seconds, then they are cancelled;
+//              then Model::stop(), which stores what is cached until drain_seconds are over; and the io thread ends
 //   join       waits for that
 #pragma once
 
@@ -54,8 +54,8 @@ class Server {
   void set_progress(std::string stage, double fraction);
   /// A model that comes while the server ends is stopped at once.
   void ready(std::shared_ptr<Model> model);
-  /// The model's thread has left it, be it by an exception: no step is under way, whatever Model::ended() says, and none
-  /// will come. So drain() waits for nothing that runs.
+  /// The model's thread has left it, be it by an exception: no step is under way, whatever Model::ended() says, and
+  /// none will come. So drain() waits for nothing that runs.
   void model_ended();
   void drain();
   bool ending() const;  ///< drain() was called

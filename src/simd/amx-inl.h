@@ -1,5 +1,6 @@
-// A thread's AMX tile registers: their instructions, which COPPICE_AMX_EMULATED replaces by functions, and a shape for the time
-// of a kernel. Code for AMX is compiled where COPPICE_SIMD_AMX, and runs where simd::amx(). Included once for each instruction set.
+// A thread's AMX tile registers: their instructions, which COPPICE_AMX_EMULATED replaces by functions, and a shape for
+// the time of a kernel. Code for AMX is compiled where COPPICE_SIMD_AMX, and runs where simd::amx(). Included once for
+// each instruction set.
 
 // clang-format off
 #if defined(COPPICE_SIMD_AMX_INL) == defined(HWY_TARGET_TOGGLE)

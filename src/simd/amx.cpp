@@ -10,7 +10,7 @@ bool request_amx() {
 
 }  // namespace coppice::simd
 
-// g++ 12 loads tiles' shapes wrong (docs/adr/0001-compiler.md).
+// g++ 12 loads tiles' shapes wrong (docs/decisions.md, "clang 19 builds everything").
 #elif defined(__x86_64__) && defined(__linux__) && defined(__clang__)
 
 #include <cpuid.h>

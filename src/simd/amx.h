@@ -5,8 +5,8 @@
 
 namespace coppice::simd {
 
-/// Whether this CPU multiplies tiles of bf16 and rounds vectors to it, and the system lets this process do so: all of its
-/// threads, then. Linux wants to be asked, since a thread's state grows by 8 KiB. Where they are emulated: yes.
+/// Whether this CPU multiplies tiles of bf16 and rounds vectors to it, and the system lets this process do so: all of
+/// its threads, then. Linux wants to be asked, since a thread's state grows by 8 KiB. Where they are emulated: yes.
 bool request_amx();
 
 /// The shapes of a thread's tiles, as the processor has them. Palette 0: none has one.

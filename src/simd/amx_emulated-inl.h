@@ -1,8 +1,8 @@
-// Intel's tile registers and the product of bf16, for processors that have none: the kernels of tiles are compiled against them
-// where COPPICE_AMX_EMULATED, and so are tested on any machine with AVX-512. As the Software Developer's Manual describes them,
-// to the last bit (NaNs' payloads aside), a few ten times slower; a test compares them with the real ones where these are. What a
-// processor answers with an invalid opcode ends the program with a sentence. Each thread has its own. Included once for each
-// instruction set.
+// Intel's tile registers and the product of bf16, for processors that have none: the kernels of tiles are compiled
+// against them where COPPICE_AMX_EMULATED, and so are tested on any machine with AVX-512. As the Software Developer's
+// Manual describes them, to the last bit (NaNs' payloads aside), a few ten times slower; a test compares them with the
+// real ones where these are. What a processor answers with an invalid opcode ends the program with a sentence. Each
+// thread has its own. Included once for each instruction set.
 
 // clang-format off
 #if defined(COPPICE_SIMD_AMX_EMULATED_INL) == defined(HWY_TARGET_TOGGLE)
@@ -68,8 +68,8 @@ class EmulatedTiles {
     }
   }
 
-  /// TDPBF16PS: to[m][n] += a[m][2 k] * b[k][2 n] + a[m][2 k + 1] * b[k][2 n + 1], summed over k from the first on, those of even
-  /// places and those of odd ones each by themselves, and both together added to what was there.
+  /// TDPBF16PS: to[m][n] += a[m][2 k] * b[k][2 n] + a[m][2 k + 1] * b[k][2 n + 1], summed over k from the first on,
+  /// those of even places and those of odd ones each by themselves, and both together added to what was there.
   void multiply_bf16(int to, int a, int b) {
     require_shape(to), require_shape(a), require_shape(b);
     const int pairs = shapes_.row_bytes[a] / 4;

@@ -13,8 +13,8 @@ namespace {
 /// A text is read again when it has grown by this part of itself.
 constexpr std::size_t kPart = 32;
 
-/// What `now` has more than `told`, which becomes the same. Empty if it isn't more of the same: then it is read otherwise than it
-/// seemed before, and what was told stays.
+/// What `now` has more than `told`, which becomes the same. Empty if it isn't more of the same: then it is read
+/// otherwise than it seemed before, and what was told stays.
 std::string more_of(std::string& told, const std::string& now) {
   if (!now.starts_with(told)) return "";
   std::string more = now.substr(told.size());
@@ -49,8 +49,8 @@ bool is_object(const std::string& text) {
 AnswerFormat::AnswerFormat(std::unique_ptr<const Impl> impl) : impl_(std::move(impl)) {}
 AnswerFormat::~AnswerFormat() = default;
 
-struct AnswerReader::State {
-  explicit State(const AnswerFormat::Impl& format) {
+struct AnswerReader::Parsed {
+  explicit Parsed(const AnswerFormat::Impl& format) {
     if (!format.thoughts.end.empty()) thoughts.emplace(format.thoughts);
     if (format.continued) skip_begun(format);
     marks = {format.text, format.text_end};
@@ -129,12 +129,12 @@ struct AnswerReader::State {
 };
 
 AnswerReader::AnswerReader(std::shared_ptr<const AnswerFormat> format, bool held)
-    : format_(std::move(format)), state_(std::make_unique<State>(format_->impl())), held_(held) {}
+    : format_(std::move(format)), parsed_(std::make_unique<Parsed>(format_->impl())), held_(held) {}
 AnswerReader::~AnswerReader() = default;
 AnswerReader::AnswerReader(AnswerReader&&) noexcept = default;
 
 AnswerParts AnswerReader::push(std::string_view text) {
-  if (state_->thoughts) return read_behind(state_->thoughts->push(text), false);
+  if (parsed_->thoughts) return read_behind(parsed_->thoughts->push(text), false);
   text_ += text;
   if (text_.size() < next_) return {};
   next_ = text_.size() + std::max<std::size_t>(1, text_.size() / kPart);
@@ -142,7 +142,7 @@ AnswerParts AnswerReader::push(std::string_view text) {
 }
 
 AnswerParts AnswerReader::finish() {
-  if (state_->thoughts) return read_behind(state_->thoughts->finish(), true);
+  if (parsed_->thoughts) return read_behind(parsed_->thoughts->finish(), true);
   return read(true);
 }
 
@@ -161,14 +161,14 @@ AnswerParts AnswerReader::read(bool whole) {
   try {
     common_chat_msg now = common_chat_parse(text_, !whole, format_->impl().params);
     if (const bool second = now.tool_calls.size() > 1; second && format_->impl().one_call) now.tool_calls.resize(1);
-    if (held_) return state_->more(now, whole);
-    AnswerParts parts = state_->texts(now, whole);
-    if (!state_->whole_calls(now, whole, parts) && whole) parts.content += unread();
+    if (held_) return parsed_->more(now, whole);
+    AnswerParts parts = parsed_->texts(now, whole);
+    if (!parsed_->whole_calls(now, whole, parts) && whole) parts.content += unread();
     return parts;
   } catch (const std::exception&) {  // no such form
     if (!whole) return {};
-    if (!state_->calls.empty()) return {.content = {}, .reasoning = {}, .calls = {}, .cut = held_};
-    return {.content = more_of(state_->content, text_), .reasoning = {}, .calls = {}};
+    if (!parsed_->calls.empty()) return {.content = {}, .reasoning = {}, .calls = {}, .cut = held_};
+    return {.content = more_of(parsed_->content, text_), .reasoning = {}, .calls = {}};
   }
 }
 
@@ -179,9 +179,9 @@ std::string AnswerReader::unread() const {
     if (const std::size_t at = told.empty() ? text_.npos : text_.find(told, from); at != text_.npos)
       from = at + told.size();
   };
-  skip(state_->reasoning);
-  skip(state_->content);
-  for (const State::Call& call : state_->calls) skip(call.arguments);
+  skip(parsed_->reasoning);
+  skip(parsed_->content);
+  for (const Parsed::Call& call : parsed_->calls) skip(call.arguments);
   return text_.substr(from);
 }
 

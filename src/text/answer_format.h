@@ -1,6 +1,8 @@
-// AnswerFormat: how a model writes reasoning and calls of tools into its text; AnswerReader reads one such text as it comes.
+// AnswerFormat: how a model writes reasoning and calls of tools into its text; AnswerReader reads one such text as it
+// comes.
 //
-// Thread safety: an AnswerFormat is immutable, and any number of readers may use it at once; a reader is not thread safe.
+// Thread safety: an AnswerFormat is immutable, and any number of readers may use it at once; a reader is not thread
+// safe.
 #pragma once
 
 #include <cstddef>
@@ -40,12 +42,13 @@ class AnswerFormat {
   std::unique_ptr<const Impl> impl_;
 };
 
-/// The library reads a text from its beginning each time. So this looks again when it has grown by a part of itself: reading an
-/// answer of n bytes takes n log n, and its last part is held back for a moment. Text that is no valid call stays text.
+/// The library reads a text from its beginning each time. So this looks again when it has grown by a part of itself:
+/// reading an answer of n bytes takes n log n, and its last part is held back for a moment. Text that is no valid call
+/// stays text.
 class AnswerReader {
  public:
-  /// `held`: a grammar holds calls, so that their arguments are passed on as they come. Else a call comes whole, once it is one: its
-  /// arguments are an object. What isn't is text.
+  /// `held`: a grammar holds calls, so that their arguments are passed on as they come. Else a call comes whole, once
+  /// it is one: its arguments are an object. What isn't is text.
   explicit AnswerReader(std::shared_ptr<const AnswerFormat> format, bool held = true);
   ~AnswerReader();
   AnswerReader(AnswerReader&&) noexcept;
@@ -56,13 +59,13 @@ class AnswerReader {
   std::size_t bytes() const { return text_.size(); }
 
  private:
-  struct State;
+  struct Parsed;
   AnswerParts read(bool whole);
   AnswerParts read_behind(AnswerParts&& split, bool whole);
   std::string unread() const;
 
   std::shared_ptr<const AnswerFormat> format_;
-  std::unique_ptr<State> state_;
+  std::unique_ptr<Parsed> parsed_;
   bool held_;
   std::string text_;
   std::size_t next_ = 1;  ///< bytes at which it is read again

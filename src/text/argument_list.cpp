@@ -31,7 +31,8 @@ std::vector<Id> choice_of_arguments(const ParserView& view, Id id) {
 /// Sets of up to this many arguments come in any order: 2^n rules.
 constexpr std::size_t kMostInAnyOrder = 5;
 
-/// Each list is a state: those that may still come, how many have, and whether one must come without what stands before others.
+/// Each list is a state: those that may still come, how many have, and whether one must come without what stands before
+/// others.
 class ListWriter {
  public:
   ListWriter(const ArgumentTexts& texts, GbnfRules& rules) : texts_(texts), rules_(rules) {}
@@ -97,11 +98,11 @@ class ListWriter {
     return one;
   }
 
-  using State = std::tuple<std::size_t, std::size_t, bool>;
+  using Rest = std::tuple<std::size_t, std::size_t, bool>;
   const ArgumentTexts& texts_;
   GbnfRules& rules_;
-  std::map<State, std::string> names_;
-  std::map<State, std::optional<std::string>> in_order_;
+  std::map<Rest, std::string> names_;
+  std::map<Rest, std::optional<std::string>> in_order_;
 };
 
 }  // namespace

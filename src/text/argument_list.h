@@ -38,7 +38,8 @@ struct ArgumentTexts {
   static constexpr std::size_t kAnyNumber = static_cast<std::size_t>(-1);
 };
 
-/// minProperties and maxProperties of an object's schema, less the `elsewhere` properties that are always written in another place.
+/// minProperties and maxProperties of an object's schema, less the `elsewhere` properties that are always written in
+/// another place.
 void count_as(const common_json& object, std::size_t elsewhere, ArgumentTexts& texts);
 /// Some number of them that is allowed holds all that are required.
 bool may_come(const ArgumentTexts& texts);

@@ -10,7 +10,8 @@ namespace coppice::text {
 
 namespace {
 
-/// Rules of a text whose first characters are counted one by one, whatever they are: one for each of them and each letter of its end.
+/// Rules of a text whose first characters are counted one by one, whatever they are: one for each of them and each
+/// letter of its end.
 constexpr std::size_t kMostCounting = 400;
 
 /// What the grammar's engine allows of an address has quotes and backslashes, as JSON escapes them.

@@ -1,8 +1,9 @@
-// Strings that a model writes as they are, without quotes and escapes, up to a mark that ends them: the grammar of those that a
-// schema allows.
+// Strings that a model writes as they are, without quotes and escapes, up to a mark that ends them: the grammar of
+// those that a schema allows.
 //
-// An enumeration's texts stand in the grammar. A pattern or a format is a rule that the grammar's compiler holds (BareText). A text
-// of a greatest length has no control characters, and none with which its end begins: as JSON strings of a length have no escapes.
+// An enumeration's texts stand in the grammar. A pattern or a format is a rule that the grammar's compiler holds
+// (BareText). A text of a greatest length has no control characters, and none with which its end begins: as JSON
+// strings of a length have no escapes.
 //
 // For this folder's .cpp files. Refers to the rules, which outlive it.
 #pragma once

@@ -1,5 +1,5 @@
-// What the chat library sees of tools' schemas. It makes a parser of each property, and reads answers by it: so what it gets is
-// bounded before. Grammars that hold calls are ours, and don't come from what it sees (ToolSpec::held).
+// What the chat library sees of tools' schemas. It makes a parser of each property, and reads answers by it: so what it
+// gets is bounded before. Grammars that hold calls are ours, and don't come from what it sees (ToolSpec::held).
 //
 // Functions without state; any thread.
 #pragma once
@@ -22,8 +22,8 @@ struct SchemaBounds {
 /// A schema of objects that have the names of its first `most` properties, and nothing more.
 std::string names_alone(const std::string& parameters, std::size_t most = SchemaBounds::kProperties);
 
-/// Schemas that are too large lose all but the names of their properties, those for which nothing is left these, too: any object is
-/// read then. The first tools get what there is.
+/// Schemas that are too large lose all but the names of their properties, those for which nothing is left these, too:
+/// any object is read then. The first tools get what there is.
 void bound_schemas(std::span<ToolSpec> tools);
 
 }  // namespace coppice::text

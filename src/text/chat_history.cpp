@@ -169,7 +169,7 @@ std::string tools_text(std::span<const ToolSpec> tools) {
 }
 
 /// The call that a result answers: by its id, else the turn's next one.
-struct Turn {
+struct OpenCalls {
   std::vector<ChatCall> calls;
   std::size_t next = 0;
 
@@ -187,7 +187,7 @@ struct Turn {
 
 std::vector<ChatMessage> in_plain_form(std::span<const ChatMessage> messages, std::span<const ToolSpec> tools) {
   std::vector<ChatMessage> plain;
-  Turn turn;
+  OpenCalls turn;
   bool results = false;  // the last message holds some
   if (!tools.empty() && messages.front().role != "system")
     plain.push_back({.role = "system", .content = tools_text(tools)});

@@ -32,7 +32,8 @@ std::vector<ChatMessage> fitted(std::span<const ChatMessage> messages, const His
 /// objects.
 std::vector<ChatMessage> in_plain_form(std::span<const ChatMessage> messages, std::span<const ToolSpec> tools);
 
-/// For a template that takes one call a turn: of a turn with several each becomes a turn of its own, with its result behind it.
+/// For a template that takes one call a turn: of a turn with several each becomes a turn of its own, with its result
+/// behind it.
 std::vector<ChatMessage> with_one_call_a_turn(std::vector<ChatMessage> messages);
 
 /// Which system messages a template writes; others it refuses, or leaves out.
@@ -41,12 +42,12 @@ struct SystemPlaces {
   bool later = true;    ///< behind the user's words
 };
 
-/// For a template that has no place for some system messages (of developers, too): those at the beginning become one, later ones
-/// the user's message, between tags.
+/// For a template that has no place for some system messages (of developers, too): those at the beginning become one,
+/// later ones the user's message, between tags.
 std::vector<ChatMessage> with_system_in_place(std::vector<ChatMessage> messages, SystemPlaces places);
 
-/// For a template that wants the user and the assistant in turn: messages of one in a row become one, and behind tools' results
-/// the assistant says a word before the user does.
+/// For a template that wants the user and the assistant in turn: messages of one in a row become one, and behind tools'
+/// results the assistant says a word before the user does.
 std::vector<ChatMessage> in_turns(std::vector<ChatMessage> messages);
 
 /// An id for a call that has none: `own`, which no other call has, in the template's form. `name`: of the tool; `nth`:

@@ -18,8 +18,8 @@ namespace coppice::text {
 struct ChatCall {
   std::string id, name;
   std::string arguments;  ///< a JSON object, unless
-  bool cut =
-      false;  ///< they are only text: the call was cut off, its maker wrote no JSON, or objects of too many fields
+  /// They are only text: the call was cut off, its maker wrote no JSON, or objects of too many fields.
+  bool cut = false;
 };
 
 struct ChatMessage {
@@ -28,7 +28,8 @@ struct ChatMessage {
   std::vector<ChatCall> calls;  ///< that the assistant made
   std::string reasoning;        ///< what the assistant thought before
   std::string call_id;          ///< of the call that a tool's message answers
-  /// Texts of the content that are no words of the assistant, although the message is: arguments of calls that became text.
+  /// Texts of the content that are no words of the assistant, although the message is: arguments of calls that became
+  /// text.
   std::vector<std::string> quoted;
 };
 

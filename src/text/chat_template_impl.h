@@ -54,8 +54,8 @@ struct ChatTemplate::Impl {
                   const std::string& opening, ToolPrompt& to) const;
 };
 
-/// What a client or an operator gets of the template engine's words, which quote the template over several lines: a template's own
-/// refusal alone; of other faults what is wrong, and where.
+/// What a client or an operator gets of the template engine's words, which quote the template over several lines: a
+/// template's own refusal alone; of other faults what is wrong, and where.
 TemplateError template_fault(std::string_view engine_says);
 
 }  // namespace coppice::text

@@ -15,7 +15,8 @@ namespace coppice::text {
 
 class DictForm {
  public:
-  /// `json`: the rule of a value that is written as JSON. `any`, `any_object`: the rules of any value, and of any object.
+  /// `json`: the rule of a value that is written as JSON. `any`, `any_object`: the rules of any value, and of any
+  /// object.
   DictForm(GbnfRules& rules, BareStrings& strings, std::function<std::string(const common_json*)> json, std::string any,
            std::string any_object)
       : rules_(rules),

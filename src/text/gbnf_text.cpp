@@ -40,7 +40,8 @@ namespace {
 
 using Letters = std::vector<std::string>;
 
-/// The automaton of texts that may hold a delimiter: a state is a beginning of one, the longest with which the text ends.
+/// The automaton of texts that may hold a delimiter: a state is a beginning of one, the longest with which the text
+/// ends.
 class Automaton {
  public:
   explicit Automaton(const std::vector<std::string>& delimiters) {

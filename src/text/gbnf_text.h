@@ -42,10 +42,10 @@ class GbnfRules {
   /// One rule for each body that is the same.
   std::string add(const std::string& body);
 
-  /// All texts in which no delimiter stands, or (`closed`) those that end with the first one, as literal() has it. `not_first`: with
-  /// which no text begins; empty: with any. `least`: characters that each text has, its delimiter not counted. The rules are
-  /// right-recursive: one for each beginning of a delimiter, and for each of the first `least` characters.
-  /// REQUIRES: no delimiter is empty.
+  /// All texts in which no delimiter stands, or (`closed`) those that end with the first one, as literal() has it.
+  /// `not_first`: with which no text begins; empty: with any. `least`: characters that each text has, its delimiter not
+  /// counted. The rules are right-recursive: one for each beginning of a delimiter, and for each of the first `least`
+  /// characters. REQUIRES: no delimiter is empty.
   std::string until(const std::vector<std::string>& delimiters, bool closed, const std::string& not_first = {},
                     std::size_t least = 0);
 

@@ -1,4 +1,5 @@
-// HeldSchema: what a tool's schema says of its arguments, one by one (ToolSpec::held, whose references all go to "$defs").
+// HeldSchema: what a tool's schema says of its arguments, one by one (ToolSpec::held, whose references all go to
+// "$defs").
 //
 // Immutable. For this folder's .cpp files.
 #pragma once

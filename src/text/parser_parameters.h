@@ -1,6 +1,6 @@
-// A tool's parameters in a form from which llama.cpp's chat library makes a parser of calls. Where a template writes each argument by
-// itself, the library looks for properties at the top of the schema, and for a type in each: what stands elsewhere ($ref, anyOf, allOf)
-// it would not read.
+// A tool's parameters in a form from which llama.cpp's chat library makes a parser of calls. Where a template writes
+// each argument by itself, the library looks for properties at the top of the schema, and for a type in each: what
+// stands elsewhere ($ref, anyOf, allOf) it would not read.
 //
 // For this folder's .cpp files. Functions without state.
 #pragma once

@@ -18,10 +18,10 @@ concept Shell = requires(const T& part) { part.child; };
 std::vector<ParserView::Id> ParserView::children(Id id) const {
   return std::visit(
       [&](const auto& part) -> std::vector<Id> {
-        using Part = std::decay_t<decltype(part)>;
-        if constexpr (Parent<Part>) return {part.children.begin(), part.children.end()};
-        if constexpr (Shell<Part>) return {part.child};
-        if constexpr (std::is_same_v<Part, common_peg_ref_parser>) return {arena_.get_rule(part.name)};
+        using Parser = std::decay_t<decltype(part)>;
+        if constexpr (Parent<Parser>) return {part.children.begin(), part.children.end()};
+        if constexpr (Shell<Parser>) return {part.child};
+        if constexpr (std::is_same_v<Parser, common_peg_ref_parser>) return {arena_.get_rule(part.name)};
         return {};
       },
       arena_.get(id));

@@ -8,7 +8,8 @@
 
 namespace coppice::text {
 
-/// Between marks. The parsers allow any number of blanks, twice in a row at many places: a text then has hundreds of readings.
+/// Between marks. The parsers allow any number of blanks, twice in a row at many places: a text then has hundreds of
+/// readings.
 inline constexpr const char* kSpace = R"("" | " " | "\n" | "\n\n")";
 /// GBNF that stands in a row with others; empty: nothing.
 struct Piece {

@@ -1,17 +1,20 @@
-// PromptTokenizer: tokenizes prompts, and remembers the tokens of pieces of text. Prompts of agents and chats begin alike,
-// and libllama takes 3 us a token each time: for a long prompt that is more than the step that computes its new end.
+// PromptTokenizer: tokenizes prompts, and remembers the tokens of pieces of text. Prompts of agents and chats begin
+// alike, and libllama takes 3 us a token each time: for a long prompt that is more than the step that computes its new
+// end.
 //
-// Plain text (what lies between special tokens) is cut into pieces where no token reaches across (TextCuts), so the tokens of the
-// pieces, joined, are the tokens of the text. Where a vocabulary's texts cannot be cut, nothing is remembered. Where there is no room, what was
-// not used for longest goes, of the pieces whose payer has most: so one key's texts don't push out another's.
+// Plain text (what lies between special tokens) is cut into pieces where no token reaches across (TextCuts), so the
+// tokens of the pieces, joined, are the tokens of the text. Where a vocabulary's texts cannot be cut, nothing is
+// remembered. Where there is no room, what was not used for longest goes, of the pieces whose payer has most: so one
+// key's texts don't push out another's.
 //
 // Thread safety: any number of threads at once.
 //
 // Invariants
 //   1. The result is that of Vocabulary::tokenize(). Only a text of too many tokens may be left at another place.
-//   2. A piece is found only with the salt that it was remembered with: how long tokenizing takes tells nothing about the
-//      prompts of others.
-//   3. Pieces are of plain text: a name in one is no special token, wherever the piece is from. A name that is one is in no piece.
+//   2. A piece is found only with the salt that it was remembered with: how long tokenizing takes tells nothing about
+//      the prompts of others.
+//   3. Pieces are of plain text: a name in one is no special token, wherever the piece is from. A name that is one is
+//      in no piece.
 //   4. What is remembered takes at most the budget, in bytes.
 #pragma once
 

@@ -3,8 +3,8 @@
 // Thread safety: filled by one thread; find() may then be called by any number of threads at once.
 //
 // Invariants
-//   1. A match is the leftmost one, and the longest of those that begin there. One that shares a byte with a span of plain text
-//      doesn't count.
+//   1. A match is the leftmost one, and the longest of those that begin there. One that shares a byte with a span of
+//      plain text doesn't count.
 //   2. find() looks at each byte it passes once for each length that a name with this first byte has.
 #pragma once
 

@@ -51,8 +51,8 @@ WorksUnderWay& under_way() {
   throw TemplateError(fmt::format("the template has {}: at most {} are taken", what, most));
 }
 
-/// How deep trees may become that a parser makes of tokens: no deeper than a bracket's parts are many, where commas begin
-/// anew. A bracket inside counts as its own longest stretch.
+/// How deep trees may become that a parser makes of tokens: no deeper than a bracket's parts are many, where commas
+/// begin anew. A bracket inside counts as its own longest stretch.
 class ExpressionDepth {
  public:
   void see(const jinja::token& token) {

@@ -10,7 +10,8 @@
 
 namespace coppice::text {
 
-/// docs/operations.md names them. Templates that people use take at most 21 KB, 14 blocks, 57 parts, 35 MiB of work at load.
+/// docs/operations.md names them. Templates that people use take at most 21 KB, 14 blocks, 57 parts, 35 MiB of work at
+/// load.
 struct TemplateLimits {
   static constexpr std::size_t kSource = std::size_t{256} << 10U;  ///< bytes
   static constexpr int kBlocks = 200;   ///< statements inside each other; each branch of an `if` is one more
@@ -26,14 +27,14 @@ struct TemplateLimits {
   static constexpr std::chrono::seconds kTime{5};  ///< of the thread's own time
 };
 
-/// Throws TemplateError where a template is too large or nested too deeply to be parsed, and jinja's own errors. To be asked before
-/// a parser sees it.
+/// Throws TemplateError where a template is too large or nested too deeply to be parsed, and jinja's own errors. To be
+/// asked before a parser sees it.
 void check_template(const std::string& source);
 
-/// While it lives, templates that this thread runs take no more than the limits. They end with an error then. Whatever a
-/// library makes of that, from then on all end so. Several may live at once, of as many threads: they share kMemory, and where that is
-/// not enough the one ends that has made most. Between two steps others have their turns (port/turn.h).
-/// Thread safety: each belongs to the thread that made it. REQUIRES: the thread has no other.
+/// While it lives, templates that this thread runs take no more than the limits. They end with an error then. Whatever
+/// a library makes of that, from then on all end so. Several may live at once, of as many threads: they share kMemory,
+/// and where that is not enough the one ends that has made most. Between two steps others have their turns
+/// (port/turn.h). Thread safety: each belongs to the thread that made it. REQUIRES: the thread has no other.
 class TemplateWork {
  public:
   enum class At : std::uint8_t { kLoad, kRequest };

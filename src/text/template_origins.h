@@ -4,7 +4,7 @@
 // it offers loses them: tojson, join, split. So the template's program is changed: such a step's result is looked
 // through for names of special tokens, and one that the template's own texts don't have keeps the mark. The program is
 // also made one statement, which sets the marks before it runs, and keeps the parts that it made: the library returns a
-// prompt as one text (ADR 0056).
+// prompt as one text (docs/decisions.md, "Text that forges no turn").
 //
 // Thread safety: render() may be called by any number of threads at once.
 #pragma once

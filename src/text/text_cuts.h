@@ -1,8 +1,9 @@
-// TextCuts: places where a byte-pair vocabulary's text can be cut, so that the tokens of the parts, joined, are those of the text.
+// TextCuts: places where a byte-pair vocabulary's text can be cut, so that the tokens of the parts, joined, are those
+// of the text.
 //
-// A cut stands between a letter and a space, a line's end or a mark. Merges never reach across it if no token does: the vocabulary
-// is looked through for that. How text is split into words before the merges is a matter of each vocabulary's pattern: tried out on
-// a sample, for each kind of cut.
+// A cut stands between a letter and a space, a line's end or a mark. Merges never reach across it if no token does: the
+// vocabulary is looked through for that. How text is split into words before the merges is a matter of each
+// vocabulary's pattern: tried out on a sample, for each kind of cut.
 //
 // Thread safety: const methods may be called by any number of threads at once.
 #pragma once
@@ -33,7 +34,8 @@ class TextCuts {
   void forbid_what_tokens_span(const Vocabulary& vocabulary);
   bool sample_holds(const Vocabulary& vocabulary, Kind kind) const;
 
-  /// Behind ASCII letters, and behind others. Of others a token may hold the last byte only, so these are told apart less well.
+  /// Behind ASCII letters, and behind others. Of others a token may hold the last byte only, so these are told apart
+  /// less well.
   std::array<bool, kKinds> behind_ascii_{}, behind_others_{};
 };
 

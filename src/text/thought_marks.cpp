@@ -6,13 +6,13 @@ namespace coppice::text {
 
 namespace {
 
-enum class Place : std::uint8_t { kBefore, kIn, kBehind };
+enum class Within : std::uint8_t { kBefore, kIn, kBehind };
 
 /// Where the prompt's end stands: before thoughts, which may come; in them; or behind them.
-Place place_of(const std::string& opening, const ThoughtMarks& marks) {
+Within where_begun(const std::string& opening, const ThoughtMarks& marks) {
   const std::size_t begun = opening.rfind(marks.begin);
-  if (begun == opening.npos) return Place::kBefore;
-  return opening.find(marks.end, begun + marks.begin.size()) == opening.npos ? Place::kIn : Place::kBehind;
+  if (begun == opening.npos) return Within::kBefore;
+  return opening.find(marks.end, begun + marks.begin.size()) == opening.npos ? Within::kIn : Within::kBehind;
 }
 
 }  // namespace
@@ -60,12 +60,12 @@ ThoughtMarks thought_marks(const std::string& source, const std::string& begin, 
 ThoughtBounds thought_bounds(const std::string& opening, const ThoughtMarks& marks,
                              std::span<const std::string> callable) {
   if (marks.end.empty()) return {};
-  const Place place = place_of(opening, marks);
-  if (place == Place::kBehind && !marks.again) return {};
+  const Within within = where_begun(opening, marks);
+  if (within == Within::kBehind && !marks.again) return {};
   const std::string to_text = marks.end + marks.between + marks.text;
   ThoughtBounds bounds{.begin = marks.begin,
                        .end = marks.end,
-                       .open = place == Place::kIn,
+                       .open = within == Within::kIn,
                        .close = callable.empty() ? to_text : marks.end + marks.between,
                        .last = marks.again ? to_text : ""};
   if (!callable.empty() && !marks.calls.empty()) bounds.ways.push_back(marks.text);
@@ -78,11 +78,11 @@ std::string framed_form(const std::string& opening, const ThoughtMarks& marks, G
   rules.define(FormFrame::kForm, "[{]");
   if (marks.end.empty()) return FormFrame::kForm;
   const auto literal = [&](const std::string& text) { return text.empty() ? text : rules.literal(text) + " "; };
-  const Place place = place_of(opening, marks);
+  const Within within = where_begun(opening, marks);
   const std::string rest = rules.until({marks.end}, true) + " " + literal(marks.between);
   std::string root;
-  if (place == Place::kIn) root = rest;
-  if (place == Place::kBefore) root = fmt::format("({}{})? ", literal(marks.begin), rest);
+  if (within == Within::kIn) root = rest;
+  if (within == Within::kBefore) root = fmt::format("({}{})? ", literal(marks.begin), rest);
   root += literal(marks.text) + FormFrame::kForm;
   if (!marks.text_end.empty()) root += fmt::format(" ({})?", rules.literal(marks.text_end));
   return root;

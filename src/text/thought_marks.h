@@ -38,7 +38,8 @@ struct ThoughtBounds {
   bool open = false;
   std::string close;  ///< ends them, and leads to what must follow
   std::string last;   ///< ends those that are begun again behind `close`; empty: thoughts come once
-  /// Behind `close` one of these texts follows; empty: any does. Else thoughts would be begun again there, and no call come.
+  /// Behind `close` one of these texts follows; empty: any does. Else thoughts would be begun again there, and no call
+  /// come.
   std::vector<std::string> ways;
 
   bool operator==(const ThoughtBounds&) const = default;

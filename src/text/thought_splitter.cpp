@@ -29,7 +29,7 @@ std::size_t begun_size(std::string_view text, std::string_view tag) {
 
 AnswerParts ThoughtSplitter::push(std::string_view text) {
   AnswerParts parts;
-  if (state_ == State::kContent) {
+  if (phase_ == Phase::kContent) {
     parts.content = text;
     return parts;
   }
@@ -41,22 +41,22 @@ AnswerParts ThoughtSplitter::push(std::string_view text) {
 
 AnswerParts ThoughtSplitter::finish() {
   AnswerParts parts;
-  (state_ == State::kThinking ? parts.reasoning : parts.content) = std::exchange(held_, {});
+  (phase_ == Phase::kThinking ? parts.reasoning : parts.content) = std::exchange(held_, {});
   return parts;
 }
 
 bool ThoughtSplitter::step(AnswerParts& parts) {
-  switch (state_) {
-    case State::kBefore:
+  switch (phase_) {
+    case Phase::kBefore:
       return begin();
-    case State::kThinking:
+    case Phase::kThinking:
       return think(parts);
-    case State::kAfter:
+    case Phase::kAfter:
       held_.erase(0, leading_blanks(held_));
       if (held_.empty()) return false;
-      state_ = State::kContent;
+      phase_ = Phase::kContent;
       return true;
-    case State::kContent:
+    case Phase::kContent:
       parts.content += std::exchange(held_, {});
       return false;
   }
@@ -67,11 +67,11 @@ bool ThoughtSplitter::begin() {
   const std::string_view text = std::string_view(held_).substr(leading_blanks(held_));
   if (text.starts_with(tags_.begin)) {
     held_.erase(0, held_.size() - text.size() + tags_.begin.size());
-    state_ = State::kThinking;
+    phase_ = Phase::kThinking;
     return true;
   }
   if (std::string_view(tags_.begin).starts_with(text)) return false;
-  state_ = State::kContent;
+  phase_ = Phase::kContent;
   return true;
 }
 
@@ -87,7 +87,7 @@ bool ThoughtSplitter::think(AnswerParts& parts) {
     return false;
   }
   held_.erase(0, end + tags_.end.size());
-  state_ = State::kAfter;
+  phase_ = Phase::kAfter;
   return true;
 }
 

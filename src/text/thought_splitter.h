@@ -1,4 +1,5 @@
-// ThoughtSplitter: parts an answer's reasoning from what follows, where the model writes it between two tags, as its text comes.
+// ThoughtSplitter: parts an answer's reasoning from what follows, where the model writes it between two tags, as its
+// text comes.
 //
 // Not thread safe.
 #pragma once
@@ -24,7 +25,7 @@ struct ThoughtTags {
 class ThoughtSplitter {
  public:
   explicit ThoughtSplitter(ThoughtTags tags)
-      : tags_(std::move(tags)), state_(tags_.open ? State::kThinking : State::kBefore) {}
+      : tags_(std::move(tags)), phase_(tags_.open ? Phase::kThinking : Phase::kBefore) {}
 
   /// Only what may be the beginning of a tag, and white space beside one, is held back.
   AnswerParts push(std::string_view text);
@@ -32,14 +33,14 @@ class ThoughtSplitter {
   AnswerParts finish();
 
  private:
-  enum class State : std::uint8_t { kBefore, kThinking, kAfter, kContent };
+  enum class Phase : std::uint8_t { kBefore, kThinking, kAfter, kContent };
   /// False: it is to be called again when there is more text.
   bool step(AnswerParts& parts);
   bool begin();
   bool think(AnswerParts& parts);
 
   ThoughtTags tags_;
-  State state_;
+  Phase phase_;
   bool said_ = false;  ///< some reasoning was passed on
   std::string held_;
 };

@@ -1,6 +1,11 @@
-// How models write calls and reasoning: llama.cpp's chat library learns it from the template (tool_chat.h). What it doesn't know:
-// some forms of calls (own_forms.h; in prompts chat_history.h writes the plain one); tags of reasoning, find_thoughts(), read by
-// thought_splitter.h. What a model may write that must call is call_grammar.h's.
+// How models write calls and reasoning: llama.cpp's chat library learns it from the template (tool_chat.h). What it
+// doesn't know: some forms of calls (own_forms.h; in prompts chat_history.h writes the plain one); tags of reasoning,
+// find_thoughts(), read by thought_splitter.h. What a model may write that must call is call_grammar.h's.
+//
+// A template's quirk: a find_...() tries out what the template takes when it is loaded, ChatTemplate::Impl
+// (chat_template_impl.h) keeps that, and render() heeds it; what becomes of the conversation is in chat_history.cpp.
+// What is known by a template's text, such as its fields' names: template_inputs.cpp. docs/templates.md says what comes
+// of it, for all that llama.cpp has.
 #include "text/tool_chat.h"
 
 #include <chat.h>
@@ -54,7 +59,8 @@ common_chat_templates_inputs inputs_of(std::span<const ChatMessage> messages, co
   return inputs;
 }
 
-/// make(tools), which gives the parser of answers with calls of these tools. The library refuses some schemas: names alone are enough then.
+/// make(tools), which gives the parser of answers with calls of these tools. The library refuses some schemas: names
+/// alone are enough then.
 template <class Make>
 common_chat_params params_of(std::vector<common_chat_tool>& tools, Make&& make) {
   try {
@@ -86,7 +92,8 @@ std::string trigger_of(const common_chat_params& params) {
   return trigger == params.grammar_triggers.end() ? "" : trigger->value;
 }
 
-/// What comes of the grammar of calls: of all of the answer (`whole`), else from where the model begins one. `beside`: call_grammar()'s.
+/// What comes of the grammar of calls: of all of the answer (`whole`), else from where the model begins one. `beside`:
+/// call_grammar()'s.
 void add_grammar(const ToolChat& chat, const common_chat_params& params, std::span<const ToolSpec> tools, bool whole,
                  const SpecialNames& marks, const std::function<std::string(GbnfRules&)>& beside, ToolPrompt& to) {
   const std::string trigger = trigger_of(params);
@@ -116,8 +123,8 @@ bool leaves_in_thoughts(const std::shared_ptr<const AnswerFormat>& format, const
          (parts.reasoning + rest.reasoning).find(from) != std::string::npos;
 }
 
-/// The tags as they stand behind `opening`, the prompt's end, which opens the assistant's turn: it may have begun the reasoning.
-/// Without an end: it has closed it.
+/// The tags as they stand behind `opening`, the prompt's end, which opens the assistant's turn: it may have begun the
+/// reasoning. Without an end: it has closed it.
 ThoughtTags tags_behind(const std::string& opening, ThoughtTags tags) {
   const std::size_t begun = tags.end.empty() ? opening.npos : opening.rfind(tags.begin);
   tags.open = begun != opening.npos;

@@ -1,7 +1,8 @@
-// Tools of a chat: how the model hears of them, which form its calls have, and how they are read from its text. All three come
-// from the model's template, through llama.cpp's chat library, which knows some by name and takes others apart by rendering
-// them. A template that knows no tools gets a form of ours: they are listed in the system message, and calls are written as
-// many models learn them, {"name": ..., "arguments": ...} between <tool_call> and </tool_call>.
+// Tools of a chat: how the model hears of them, which form its calls have, and how they are read from its text. All
+// three come from the model's template, through llama.cpp's chat library, which knows some by name and takes others
+// apart by rendering them. A template that knows no tools gets a form of ours: they are listed in the system message,
+// and calls are written as many models learn them, {"name": ..., "arguments": ...} between <tool_call> and
+// </tool_call>.
 #pragma once
 
 #include <map>
@@ -22,8 +23,8 @@ namespace coppice::text {
 struct ToolSpec {
   std::string name, description;
   std::string parameters;  ///< a JSON schema
-  std::string held =
-      {};  ///< the same as a grammar can hold it (grammar::Kind::kJsonSchema); empty: it can't be, and the library sees the schema
+  std::string held = {};   ///< the same as a grammar can hold it (grammar::Kind::kJsonSchema); empty: it can't be, and
+                           ///< the library sees the schema
 
   bool operator==(const ToolSpec&) const = default;
 };

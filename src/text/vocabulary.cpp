@@ -59,9 +59,9 @@ Kind kind_of(char c) {
   return !ascii || ('a' <= (c | 32) && (c | 32) <= 'z') ? Kind::kLetter : Kind::kOther;
 }
 
-/// The beginning of a text, up to where a run of characters of one kind gets too long; nearly always all of it. libllama
-/// splits the texts of some vocabularies (DeepSeek's, Falcon's, GPT-NeoX's) with std::regex, which takes 200 bytes of stack
-/// for each character of a match: a client's 48,000 equal signs would end the process.
+/// The beginning of a text, up to where a run of characters of one kind gets too long; nearly always all of it.
+/// libllama splits the texts of some vocabularies (DeepSeek's, Falcon's, GPT-NeoX's) with std::regex, which takes 200
+/// bytes of stack for each character of a match: a client's 48,000 equal signs would end the process.
 std::string_view until_long_run(std::string_view text) {
   constexpr int kLongest = 8192;  // a match may have two runs
   Kind kind = Kind::kNone;
@@ -149,8 +149,8 @@ std::vector<kv::Token> Vocabulary::tokenize(const MarkedView& text, bool add_spe
 
 std::vector<kv::Token> Vocabulary::tokenize(const MarkedView& marked, bool add_special, bool parse_special,
                                             std::size_t most, const AppendPlain& append) const {
-  // llama_tokenize() would find the names itself, but for each one walks over all it has found before: half a megabyte of
-  // names takes seconds.
+  // llama_tokenize() would find the names itself, but for each one walks over all it has found before: half a megabyte
+  // of names takes seconds.
   const SpecialNames& names = parse_special ? specials_ : user_defined_;
   const std::string_view text = marked.text;
   std::span<const TextSpan> plain = marked.plain;
@@ -177,8 +177,8 @@ std::vector<kv::Token> Vocabulary::tokenize(const MarkedView& marked, bool add_s
   return tokens;
 }
 
-/// libllama finds user-defined tokens in any text. So a name of one that is only text is cut behind its first character; what else
-/// lies between two special tokens stays in one piece.
+/// libllama finds user-defined tokens in any text. So a name of one that is only text is cut behind its first
+/// character; what else lies between two special tokens stays in one piece.
 void Vocabulary::append_between(const MarkedView& marked, std::size_t begin, std::size_t end, const AppendPlain& append,
                                 std::vector<kv::Token>& tokens) const {
   bool first = true;
@@ -200,8 +200,8 @@ void Vocabulary::append_between(const MarkedView& marked, std::size_t begin, std
   append_to(end);
 }
 
-/// More of a text that was cut. Where a vocabulary puts a space before each text, as before each word, a line's end goes first, and
-/// its tokens are left out.
+/// More of a text that was cut. Where a vocabulary puts a space before each text, as before each word, a line's end
+/// goes first, and its tokens are left out.
 void Vocabulary::append_rest(std::string_view text, const AppendPlain& append, std::vector<kv::Token>& tokens) const {
   if (is_byte_pairs()) return append(text, tokens);
   std::vector<kv::Token> line, both;
@@ -211,8 +211,8 @@ void Vocabulary::append_rest(std::string_view text, const AppendPlain& append, s
   tokens.insert(tokens.end(), both.begin() + static_cast<std::ptrdiff_t>(line.size()), both.end());
 }
 
-/// A long text is counted in pieces first. Cut anywhere, they have as many tokens as the text, give or take a few at each
-/// cut. So if they have twice as many as there is room for, the text has too many.
+/// A long text is counted in pieces first. Cut anywhere, they have as many tokens as the text, give or take a few at
+/// each cut. So if they have twice as many as there is room for, the text has too many.
 void Vocabulary::append_plain(std::string_view text, std::vector<kv::Token>& tokens, std::size_t most) const {
   // A text of fewer bytes a token than this is short enough to be tokenized whole, whatever comes of it.
   constexpr std::size_t kFewBytes = 4;

@@ -51,15 +51,13 @@ class Vocabulary {
   Vocabulary& operator=(const Vocabulary&) = delete;
 
   /// add_special: put the model's beginning (and end) tokens around the text, if it is trained with them.
-  /// parse_special: the text of special tokens ("<|im_start|>") becomes these tokens where the text has no mark, else it is plain
-  /// text.
-  /// Rendered chat prompts want both true. Where names overlap, the leftmost counts, then the longest, as in the
-  /// `tokenizers` package.
-  /// `most`: a text of more tokens is not read to its end; the result is then more than `most` tokens of its beginning.
-  /// Byte-pair vocabularies cut a run of more than 8,192 characters of one kind (letters, digits, spaces, others) there, so
-  /// a token may end early.
-  /// Throws std::length_error for plain text of 2 GiB and more between two specials, and UnknownCharacter. Byte-pair vocabularies
-  /// leave such characters out, as in llama.cpp.
+  /// parse_special: the text of special tokens ("<|im_start|>") becomes these tokens where the text has no mark, else
+  /// it is plain text. Rendered chat prompts want both true. Where names overlap, the leftmost counts, then the
+  /// longest, as in the `tokenizers` package. `most`: a text of more tokens is not read to its end; the result is then
+  /// more than `most` tokens of its beginning. Byte-pair vocabularies cut a run of more than 8,192 characters of one
+  /// kind (letters, digits, spaces, others) there, so a token may end early. Throws std::length_error for plain text of
+  /// 2 GiB and more between two specials, and UnknownCharacter. Byte-pair vocabularies leave such characters out, as in
+  /// llama.cpp.
   std::vector<kv::Token> tokenize(const MarkedView& text, bool add_special, bool parse_special,
                                   std::size_t most = kAll) const;
 

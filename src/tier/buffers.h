@@ -1,5 +1,5 @@
-// Buffers: memory through which pieces go to a store and come back. There is a fixed number: who finds none drops a write, or waits with a
-// load. All are of one size. Thread-safe; must outlive its buffers.
+// Buffers: memory through which pieces go to a store and come back. There is a fixed number: who finds none drops a
+// write, or waits with a load. All are of one size. Thread-safe; must outlive its buffers.
 #pragma once
 
 #include <cstddef>
@@ -39,7 +39,8 @@ class [[nodiscard]] Buffer {
   std::size_t size() const { return size_; }
   /// REQUIRES: size <= memory().size().
   void set_size(std::size_t size);
-  /// The same memory once more: it goes back with the last one. REQUIRES: there is one. From now on nobody writes to it.
+  /// The same memory once more: it goes back with the last one. REQUIRES: there is one. From now on nobody writes to
+  /// it.
   Buffer share() const;
 
  private:
@@ -55,7 +56,8 @@ inline constexpr std::size_t kBufferAlignment = 4096;  ///< files may be read an
 
 class Buffers {
  public:
-  /// `count` buffers of at least `size` bytes each; their memory is taken from the system as it is first touched. Throws std::bad_alloc.
+  /// `count` buffers of at least `size` bytes each; their memory is taken from the system as it is first touched.
+  /// Throws std::bad_alloc.
   Buffers(std::size_t count, std::size_t size);
   ~Buffers();
   Buffers(const Buffers&) = delete;

@@ -1,4 +1,5 @@
-// Deliberate faults, compiled in only for the test that proves that the simulation would see them (coppice_tier_faulty).
+// Deliberate faults, compiled in only for the test that proves that the simulation would see them
+// (coppice_tier_faulty).
 #pragma once
 
 #include <cstdint>

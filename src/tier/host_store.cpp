@@ -10,7 +10,7 @@
 namespace coppice::tier {
 
 HostStore::HostStore(std::size_t most, int loaders) : QueuedStore({}), most_(std::max<std::size_t>(most, 1)) {
-  counters_.place = Place::kHost;
+  counters_.kind = StoreKind::kHost;
   threads_.emplace_back([this] { work(&HostStore::finds_, [this](Find find) { answer(std::move(find)); }); });
   for (int i = 0; i < loaders; ++i)
     threads_.emplace_back([this] { work(&HostStore::loads_, [this](Load load) { answer(std::move(load)); }); });
@@ -27,7 +27,7 @@ void HostStore::use(Held& held) {
 }
 
 void HostStore::drop(Pieces::iterator piece) {
-  if (piece->second.told) observer_->left(Place::kHost, piece->first);
+  if (piece->second.told) observer_->left(StoreKind::kHost, piece->first);
   counters_.bytes -= static_cast<std::int64_t>(piece->second.piece.size());
   turns_.erase(piece->second.turn);
   pieces_.erase(piece);
@@ -44,7 +44,7 @@ void HostStore::tell(const Name& name, Held& held) {
   if (observer_ == nullptr || name.model != observed_) return;
   const auto head = open_head(held.piece.bytes());
   held.told = head && !head->origin.empty();
-  if (held.told) observer_->entered(Place::kHost, name, *head);
+  if (held.told) observer_->entered(StoreKind::kHost, name, *head);
 }
 
 bool HostStore::offer(const Name& name, Buffer piece) {
@@ -64,7 +64,7 @@ bool HostStore::offer(const Name& name, Buffer piece) {
 }
 
 void HostStore::forget(const Which& which) {
-  if (which.place && !is_at(*which.place)) return;
+  if (which.kind && !is_at(*which.kind)) return;
   const auto meets = [&](const Name& name) {
     return (!which.model || name.model == *which.model) && (!which.space || name.space == *which.space);
   };

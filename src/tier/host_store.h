@@ -1,8 +1,8 @@
-// HostStore: a Store that keeps pieces in this machine's memory, in the buffers in which they come: nothing is copied. For pools that are elsewhere, in
-// a GPU. What was used least recently goes for room.
+// HostStore: a Store that keeps pieces in this machine's memory, in the buffers in which they come: nothing is copied.
+// For pools that are elsewhere, in a GPU. What was used least recently goes for room.
 //
-// Nothing reads a piece's payload but who copies it into the pool: it has a checksum of what stands before that alone (piece.h), as nobody sums the
-// pool's bytes either.
+// Nothing reads a piece's payload but who copies it into the pool: it has a checksum of what stands before that alone
+// (piece.h), as nobody sums the pool's bytes either.
 //
 // Threads: one answers find(), some what is loaded, one seals what is offered.
 #pragma once
@@ -30,7 +30,8 @@ class HostStore final : public QueuedStore {
   bool offer(const Name& name, Buffer piece) override;
   void forget(const Which& which) override;
   void observe(StoreObserver& observer, const std::array<std::uint8_t, 16>& model) override;
-  bool is_at(Place place) const override { return place == Place::kHost; }
+  bool shares() const override { return true; }
+  bool is_at(StoreKind place) const override { return place == StoreKind::kHost; }
   Counters counters() const override;
   void stop(Clock::time_point until) override;
 

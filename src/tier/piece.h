@@ -1,4 +1,5 @@
-// Piece: the bytes of what a store holds under a name: a header, the text that it is of, then a page's bytes as they lie in the pool. Any thread.
+// Piece: the bytes of what a store holds under a name: a header, the text that it is of, then a page's bytes as they
+// lie in the pool. Any thread.
 //
 // Header, little-endian
 //    0  8   "coppice" and a zero byte
@@ -14,8 +15,8 @@
 //  108  4   what that is of: 0, all; 1, what is before the payload
 //  112      text, origin, about, zeros up to the payload
 //
-// The name says the model, how bytes lie in a page, and all tokens before: who reads a piece compares the name and the text, nothing is
-// trusted by its place alone.
+// The name says the model, how bytes lie in a page, and all tokens before: who reads a piece compares the name and the
+// text, nothing is trusted by its place alone.
 #pragma once
 
 #include <cstddef>
@@ -38,8 +39,8 @@ inline constexpr std::size_t kHeadBytes = 8192;   ///< that mostly have all but 
 struct Piece {
   Name name;
   std::span<const std::byte> text;  ///< symbols that it holds, as its writer spells them: compared, never read
-  std::span<const std::byte>
-      origin;              ///< where that text stands, as its writer spells it: for observers. Empty: it isn't told
+  /// Where that text stands, as its writer spells it: for observers. Empty: it isn't told.
+  std::span<const std::byte> origin;
   std::string_view about;  ///< for people: which model, which format
   std::span<const std::byte> payload;
 };
@@ -62,8 +63,8 @@ std::span<std::byte> begin_piece(std::span<std::byte> into, const Name& name, st
 
 /// Writes the checksum: the piece is whole. REQUIRES: begin_piece() made it.
 void seal_piece(std::span<std::byte> piece);
-/// The same without a look at the payload: for a piece that stays in this process's memory, where its bytes are as safe as in the pool.
-/// REQUIRES: as there.
+/// The same without a look at the payload: for a piece that stays in this process's memory, where its bytes are as safe
+/// as in the pool. REQUIRES: as there.
 void seal_head(std::span<std::byte> piece);
 
 /// Why bytes are no piece.

@@ -1,7 +1,9 @@
-// QueuedStore: what stores have in common that answer on threads of their own: questions, loads and writes wait in queues; pieces have other names
-// outside, and are closed there, if there is a secret; and at the end all that waits is answered. Abstract.
+// QueuedStore: what stores have in common that answer on threads of their own: questions, loads and writes wait in
+// queues; pieces have other names outside, and are closed there, if there is a secret; and at the end all that waits is
+// answered. Abstract.
 //
-// Thread-safe, as Store is. Who derives from it starts threads_, which end when take() gives nothing, and calls stop() in its destructor.
+// Thread-safe, as Store is. Who derives from it starts threads_, which end when take() gives nothing, and calls stop()
+// in its destructor.
 #pragma once
 
 #include <chrono>
@@ -29,7 +31,8 @@ class QueuedStore : public Store {
   virtual Counters counters() const = 0;
 
  protected:
-  /// Steps of a nice value, for threads that write or tidy: as many as there are. Where all processors compute, a writer takes time from a step (ADR 0071).
+  /// Steps of a nice value, for threads that write or tidy: as many as there are. Where all processors compute, a
+  /// writer takes time from a step (docs/decisions.md, "Pieces are files").
   static constexpr int kWritersNicer = 19;
 
   struct Find {
@@ -61,15 +64,16 @@ class QueuedStore : public Store {
 
   explicit QueuedStore(std::optional<Seal> seal) : seal_(seal) {}
 
-  /// Waits for one, and takes those behind it, too, for which more() says so: it is told the queue, and how many are taken. None: all is over.
+  /// Waits for one, and takes those behind it, too, for which more() says so: it is told the queue, and how many are
+  /// taken. None: all is over.
   template <class T, class More>
   std::vector<T> take(In<T> queue, const More& more);
   /// Answers one after the other until all is over.
   template <class T, class Answer>
   void work(In<T> queue, const Answer& answer);
 
-  /// For a thread's whole work: begins it anew where there was no memory to go on. What was under way is not answered: who waits for it gives
-  /// it up in time.
+  /// For a thread's whole work: begins it anew where there was no memory to go on. What was under way is not answered:
+  /// who waits for it gives it up in time.
   template <class Work>
   static void again(const Work& work);
 

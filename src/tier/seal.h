@@ -1,8 +1,9 @@
-// Seal: keeps pieces from who has the store and not the secret. They can't be read, or made, or passed off as others; names tell nothing but
-// which pieces are of one model and one API key. Immutable: any thread.
+// Seal: keeps pieces from who has the store and not the secret. They can't be read, or made, or passed off as others;
+// names tell nothing but which pieces are of one model and one API key. Immutable: any thread.
 //
-// AES-256-GCM, with a key of its own for each piece, made from the secret and the piece's name: so it opens under that name only. Behind the
-// sealed bytes stand 8 that say that they are sealed, 12 that were drawn, and the 16 that prove the rest.
+// AES-256-GCM, with a key of its own for each piece, made from the secret and the piece's name: so it opens under that
+// name only. Behind the sealed bytes stand 8 that say that they are sealed, 12 that were drawn, and the 16 that prove
+// the rest.
 #pragma once
 
 #include <array>
@@ -33,7 +34,8 @@ class Seal {
   /// In place. False, and size() == 0: it is not what was closed under this name.
   bool open(const Name& name, Buffer& piece) const;
 
-  /// Opens a piece's first bytes in place, of which nobody knows then whether they are what was closed. `end`: its last kBytes. False: it isn't sealed.
+  /// Opens a piece's first bytes in place, of which nobody knows then whether they are what was closed. `end`: its last
+  /// kBytes. False: it isn't sealed.
   bool open_head(const Name& name, std::span<std::byte> head, std::span<const std::byte> end) const;
 
   /// Whether bytes look like a sealed piece's.

@@ -1,5 +1,6 @@
-// StorePair: two stores as one: a near one, which is asked first, and a far one, which is asked for what the near one lacks. Both are offered
-// everything, or the far one only what was used twice; and what came from the far one goes to the near one. Thread-safe.
+// StorePair: two stores as one: a near one, which is asked first, and a far one, which is asked for what the near one
+// lacks. Both are offered everything, or the far one only what was used twice; and what came from the far one goes to
+// the near one. Thread-safe.
 #pragma once
 
 #include <array>
@@ -28,7 +29,7 @@ class StorePair final : public Store {
     near_->observe(observer, model);
     far_->observe(observer, model);
   }
-  bool is_at(Place place) const override { return near_->is_at(place) || far_->is_at(place); }
+  bool is_at(StoreKind place) const override { return near_->is_at(place) || far_->is_at(place); }
   std::vector<Counters> places() const override;
   void stop(Clock::time_point until) override;
 

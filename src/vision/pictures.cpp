@@ -168,41 +168,43 @@ Encoding::Encoding(Pictures& pictures, std::span<const std::uint8_t> file, Detai
       payer_(payer),
       media_(media_of(*picture_)) {}
 
-std::expected<bool, std::string> Encoding::step() {
+bool Encoding::take_kept() {
   while (rows_.size() < media_.size()) {
-    if (Rows known = pictures_.kept(media_[rows_.size()], owner_)) {
-      ++pictures_.found_;
-      rows_.push_back(std::move(known));
-      continue;
-    }
-    if (!sources_) {
-      const auto pixels = pictures_.decode(file_, detail_);
-      if (!pixels) return std::unexpected(pixels.error());
-      const auto parts = pictures_.projector_->prepare(*pixels);
-      if (!parts) return std::unexpected(kImpossible);
-      sources_.emplace();
-      for (const auto& part : *parts)
-        if (const auto* stretch = std::get_if<Stretch>(&part)) sources_->push_back(*stretch);
-      COPPICE_ASSERT(sources_->size() == media_.size());
-    }
-    const kv::Medium& medium = media_[rows_.size()];
-    Stretch& source = (*sources_)[rows_.size()];
-    COPPICE_ASSERT(source.n_rows == medium.rows);
-    const auto start = std::chrono::steady_clock::now();
-    auto rows = pictures_.projector_->encode(
-        source, [&] { return port::unwanted() && pictures_.count_wishes(medium, owner_) <= 1; });
-    pictures_.encode_nanoseconds_ += static_cast<std::uint64_t>((std::chrono::steady_clock::now() - start).count());
-    if (!rows) return std::unexpected("is wanted by nobody any more");
-    ++pictures_.encoded_;
-    source.chunk = nullptr;
-    const std::size_t bytes = rows->size() * sizeof(float);
-    rows_.push_back(std::make_shared<const std::vector<float>>(*std::move(rows)));
-    pictures_.rows_.keep(owned(medium.digest, owner_), rows_.back(), bytes, payer_);
-    break;
+    Rows known = pictures_.kept(media_[rows_.size()], owner_);
+    if (!known) return false;
+    ++pictures_.found_;
+    rows_.push_back(std::move(known));
   }
-  if (rows_.size() < media_.size()) return false;
   sources_.reset();
   return true;
+}
+
+std::expected<bool, std::string> Encoding::step() {
+  if (take_kept()) return true;
+  if (!sources_) {
+    const auto pixels = pictures_.decode(file_, detail_);
+    if (!pixels) return std::unexpected(pixels.error());
+    const auto parts = pictures_.projector_->prepare(*pixels);
+    if (!parts) return std::unexpected(kImpossible);
+    sources_.emplace();
+    for (const auto& part : *parts)
+      if (const auto* stretch = std::get_if<Stretch>(&part)) sources_->push_back(*stretch);
+    COPPICE_ASSERT(sources_->size() == media_.size());
+  }
+  const kv::Medium& medium = media_[rows_.size()];
+  Stretch& source = (*sources_)[rows_.size()];
+  COPPICE_ASSERT(source.n_rows == medium.rows);
+  const auto start = std::chrono::steady_clock::now();
+  auto rows = pictures_.projector_->encode(
+      source, [&] { return port::unwanted() && pictures_.count_wishes(medium, owner_) <= 1; });
+  pictures_.encode_nanoseconds_ += static_cast<std::uint64_t>((std::chrono::steady_clock::now() - start).count());
+  if (!rows) return std::unexpected("is wanted by nobody any more");
+  ++pictures_.encoded_;
+  source.chunk = nullptr;
+  const std::size_t bytes = rows->size() * sizeof(float);
+  rows_.push_back(std::make_shared<const std::vector<float>>(*std::move(rows)));
+  pictures_.rows_.keep(owned(medium.digest, owner_), rows_.back(), bytes, payer_);
+  return take_kept();
 }
 
 }  // namespace coppice::vision

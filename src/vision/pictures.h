@@ -1,16 +1,16 @@
-// Pictures: from image files to what a prompt has of them, and to their rows. Remembers both: a picture that comes again is
-// neither decoded nor encoded, whatever the prompt around it.
+// Pictures: from image files to what a prompt has of them, and to their rows. Remembers both: a picture that comes
+// again is neither decoded nor encoded, whatever the prompt around it.
 //
-// A picture's rows are named by a digest of its pixels, its size, the projector's file and options, and their place in the picture:
-// equal names mean equal rows, and one other pixel is another name. What is remembered is found by who remembers (`owner`, a namespace of
-// the cache), so that how long a picture takes tells nobody what others have shown. It counts for who showed it first (`payer`, a key): where
-// room is short, who has most of it gives.
+// A picture's rows are named by a digest of its pixels, its size, the projector's file and options, and their place in
+// the picture: equal names mean equal rows, and one other pixel is another name. What is remembered is found by who
+// remembers (`owner`, a namespace of the cache), so that how long a picture takes tells nobody what others have shown.
+// It counts for who showed it first (`payer`, a key): where room is short, who has most of it gives.
 //
 // Owns the projector. Thread safety: any number of threads at once, but for Encoding's steps: one thread at a time.
 //
 // Invariants
-//   1. A file is decoded within Limits::most_pixels. How many at once is the caller's to bound: whoever waited here for another would
-//      hold up a thread that the other needs to go on (port/turn.h).
+//   1. A file is decoded within Limits::most_pixels. How many at once is the caller's to bound: whoever waited here for
+//      another would hold up a thread that the other needs to go on (port/turn.h).
 //   2. Rows that are kept weigh at most Limits::row_bytes.
 #pragma once
 
@@ -48,7 +48,8 @@ struct PictureFigures {
 
 class Pictures;
 
-/// From now on Pictures::look() throws NotDecoded on this thread where it would have to decode, a second or so for a large picture.
+/// From now on Pictures::look() throws NotDecoded on this thread where it would have to decode, a second or so for a
+/// large picture.
 void forbid_decoding_here();
 struct NotDecoded final : std::exception {
   const char* what() const noexcept override { return "a picture must be decoded first, on another thread"; }
@@ -116,19 +117,23 @@ class Pictures {
   std::atomic<std::uint64_t> decoded_ = 0, encoded_ = 0, found_ = 0, encode_nanoseconds_ = 0;
 };
 
-/// The rows of one picture, a stretch each step. Holds what the projector prepared of it from the first step that encodes to the last.
+/// The rows of one picture, a stretch each step. Holds what the projector prepared of it from the first step that
+/// encodes to the last.
 class Encoding {
  public:
   /// What it refers to outlives it. REQUIRES: look() made `picture` of the file, with this detail.
   Encoding(Pictures& pictures, std::span<const std::uint8_t> file, Detail detail,
            std::shared_ptr<const Picture> picture, std::string_view owner, std::string_view payer = {});
 
-  /// Finds rows that are kept, and encodes at most one stretch: seconds on a CPU. True: all rows are there. The error follows "The image".
-  /// Ends early, with an error, if the work that calls is unwanted (port/turn.h) and at most one PictureWish is for these
-  /// rows: its own. Throws what Projector::encode() throws.
+  /// Takes rows that are kept, up to the first that aren't. True: all rows are there.
+  bool take_kept();
+
+  /// take_kept(), and encodes at most one stretch: seconds on a CPU. True: all rows are there. The error
+  /// follows "The image". Ends early, with an error, if the work that calls is unwanted (port/turn.h) and at most one
+  /// PictureWish is for these rows: its own. Throws what Projector::encode() throws.
   std::expected<bool, std::string> step();
 
-  /// Of the picture's media, in order. REQUIRES: step() returned true.
+  /// Of the picture's media, in order. REQUIRES: step() or take_kept() returned true.
   const std::vector<Rows>& rows() const { return rows_; }
 
  private:

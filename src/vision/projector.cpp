@@ -1,3 +1,7 @@
+// A new family of projectors: libmtmd reads it, and knows its tiles, tokens and encoder (cmake/llama/mtmd.cmake mends
+// some encoders); its text model is a family of model/families.cpp. What libmtmd can't compare is checked here:
+// row_size(), how wide a row is, with its planes (ModelSpec::n_planes). Where a picture's rows stand and what they see
+// is asked of libmtmd: grids(), parts(). Tests: tests/vision; a row in docs/models.md.
 #include "vision/projector.h"
 
 #include <fmt/format.h>
@@ -31,7 +35,8 @@ int row_size(const model::Metadata& m) {
   return m.size("vision.projection_dim", 1 << 20) * (1 + static_cast<int>(planes));
 }
 
-/// What the file says of itself is compared with the model: libmtmd can't, as it is given a model that has no more than a vocabulary.
+/// What the file says of itself is compared with the model: libmtmd can't, as it is given a model that has no more than
+/// a vocabulary.
 kv::Digest checked_digest(const std::filesystem::path& path, int embedding_size, const ProjectorOptions& options) {
   const model::GgufFile file(path.string());
   const model::Metadata metadata(file);
@@ -62,7 +67,8 @@ int columns_of(const mtmd_input_chunk* chunk) {
   return static_cast<int>(mtmd_image_tokens_get_decoder_pos(mtmd_input_chunk_get_tokens_image(chunk), 0, n - 1).x) + 1;
 }
 
-/// libmtmd takes what is thrown in it for itself, and says no more than a line in its log: want of memory is no fault of a picture.
+/// libmtmd takes what is thrown in it for itself, and says no more than a line in its log: want of memory is no fault
+/// of a picture.
 void throw_if_no_memory(const text::LlamaErrorCapture& errors) {
   if (errors.reason("").find("bad_alloc") != std::string::npos) throw std::bad_alloc();
 }
@@ -94,6 +100,12 @@ Projector::Projector(const std::filesystem::path& file, const text::Vocabulary& 
   const text::LlamaErrorCapture errors;
   context_.reset(mtmd_init_from_file(file.c_str(), vocabulary.model(), params));
   if (!context_) throw LoadError(fmt::format("{}: {}", file.string(), errors.reason("cannot be read as a projector")));
+  // Rows of another family may be as long. Then it wants tokens around a picture, a small one too, that are not in this
+  // vocabulary.
+  if (!layout(64, 32)) {
+    throw LoadError(fmt::format("{}: is another model's projector: a picture can't be placed in this model's prompts",
+                                file.string()));
+  }
 }
 
 Projector::~Projector() = default;

@@ -1,8 +1,11 @@
-// Projector: the file beside a vision model (mmproj) that makes embedding rows of its text model from pictures, by libmtmd.
+// Projector: the file beside a vision model (mmproj) that makes embedding rows of its text model from pictures, by
+// libmtmd.
 //
-// What a picture is in a prompt differs by family: one stretch of rows; or a grid of tiles and a small view of the whole, with tokens between them.
+// What a picture is in a prompt differs by family: one stretch of rows; or a grid of tiles and a small view of the
+// whole, with tokens between them.
 //
-// Owns the encoder's weights and its working memory. Thread safety: prepare() and what is const: any threads at once; encode(): one thread at a time.
+// Owns the encoder's weights and its working memory. Thread safety: prepare() and what is const: any threads at once;
+// encode(): one thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -47,23 +50,24 @@ using Parts = std::vector<std::variant<std::vector<kv::Token>, Stretch>>;
 
 class Projector {
  public:
-  /// `vocabulary` is the text model's, `embedding_size` how many values its rows have that are no tokens; it is kept. Throws
-  /// model::LoadError: the file can't be read, is no projector for pictures, or one for another model.
+  /// `vocabulary` is the text model's, `embedding_size` how many values its rows have that are no tokens; it is kept.
+  /// Throws model::LoadError: the file can't be read, is no projector for pictures, or one for another model.
   Projector(const std::filesystem::path& file, const text::Vocabulary& vocabulary, int embedding_size,
             const ProjectorOptions& options);
   ~Projector();
   Projector(const Projector&) = delete;
   Projector& operator=(const Projector&) = delete;
 
-  /// Resizes and cuts it into tiles. Takes milliseconds and some 12 bytes for each pixel of all tiles. None: it can't be (a picture of one
-  /// pixel's height that a family would have to blow up without end). Throws std::bad_alloc.
+  /// Resizes and cuts it into tiles. Takes milliseconds and some 12 bytes for each pixel of all tiles. None: it can't
+  /// be (a picture of one pixel's height that a family would have to blow up without end). Throws std::bad_alloc.
   std::optional<Parts> prepare(const image::Pixels& pixels) const;
 
-  /// What prepare() makes of a picture of this size, but for what is to be encoded: nothing is resized. None: as prepare().
+  /// What prepare() makes of a picture of this size, but for what is to be encoded: nothing is resized. None: as
+  /// prepare().
   std::optional<Parts> layout(std::uint32_t width, std::uint32_t height) const;
 
-  /// [n_rows, embedding_size]. Takes seconds on a CPU. None: `stop`, which is asked every some milliseconds, said true. Throws
-  /// std::bad_alloc; std::runtime_error: the encoder failed for another reason, or had no memory to say which.
+  /// [n_rows, embedding_size]. Takes seconds on a CPU. None: `stop`, which is asked every some milliseconds, said true.
+  /// Throws std::bad_alloc; std::runtime_error: the encoder failed for another reason, or had no memory to say which.
   /// REQUIRES: prepare() made it.
   std::optional<std::vector<float>> encode(const Stretch& stretch, const std::function<bool()>& stop);
 

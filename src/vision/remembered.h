@@ -1,5 +1,6 @@
-// Remembered: what was made at some cost, by digest, within a budget of bytes. Each value has a payer. Where the budget is used up, the payer of
-// most loses what was not used for longest: so nobody's values go because of how many others there are.
+// Remembered: what was made at some cost, by digest, within a budget of bytes. Each value has a payer. Where the budget
+// is used up, the payer of most loses what was not used for longest: so nobody's values go because of how many others
+// there are.
 //
 // Thread safety: any number of threads at once.
 //

@@ -71,8 +71,8 @@ inline double distance(const AttentionCase& c, std::span<const float> a, std::sp
   return worst;
 }
 
-/// Many queries, and few on codes, meet keys and values as 16-bit numbers. That is seen most where values all but cancel
-/// out, as random ones do; a slot too many or too few among 250 would be 20 times as much.
+/// Many queries, and few on codes, meet keys and values as 16-bit numbers. That is seen most where values all but
+/// cancel out, as random ones do; a slot too many or too few among 250 would be 20 times as much.
 constexpr double kTolerance = 3e-3;
 
 /// On each instruction set; the reference is computed once.

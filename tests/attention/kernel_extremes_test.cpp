@@ -1,5 +1,5 @@
-// The CPU kernel where numbers are at their largest or smallest: sums that must fit, weights that must not get lost, keys
-// that are no numbers. On every instruction set that this machine has.
+// The CPU kernel where numbers are at their largest or smallest: sums that must fit, weights that must not get lost,
+// keys that are no numbers. On every instruction set that this machine has.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -105,9 +105,9 @@ TEST_P(KernelExtremesTest, CodesAtTheirLargestDontOverflow) {
   }
 }
 
-/// The same of f16 under many queries: heads of equal values are as long as their largest value allows, and a lone large
-/// value is as large. Every other key is 0 and its value the opposite, so a sum that leaves 32 bits turns the answer.
-/// 65,504 is the largest that f16 holds.
+/// The same of f16 under many queries: heads of equal values are as long as their largest value allows, and a lone
+/// large value is as large. Every other key is 0 and its value the opposite, so a sum that leaves 32 bits turns the
+/// answer. 65,504 is the largest that f16 holds.
 TEST_P(KernelExtremesTest, ManyQueriesOfLargestHeadsDontOverflow) {
   for (const int dim : {16, 48, 64, 80, 256, 1024}) {
     for (const float size : {6e-8F, 1.0F, 65504.0F}) {
@@ -144,7 +144,8 @@ TEST_P(KernelExtremesTest, ManyQueriesOfLargestHeadsDontOverflow) {
   }
 }
 
-/// A slot that has nearly all the weight isn't drowned by the rounding of others' values, 10,000 times as large as its own.
+/// A slot that has nearly all the weight isn't drowned by the rounding of others' values, 10,000 times as large as its
+/// own.
 TEST_P(KernelExtremesTest, SmallValuesOfHeavySlotsCount) {
   constexpr int kDim = 64, kTokens = 128;
   std::vector<test::Path> paths = {{.length = kTokens, .reads = false}};
@@ -172,8 +173,8 @@ TEST_P(KernelExtremesTest, SmallValuesOfHeavySlotsCount) {
   }
 }
 
-/// Infinite keys, as others' codecs write them: whatever they weigh, they spoil nobody's answer. One infinite channel scores
-/// infinity, two may score infinity minus infinity.
+/// Infinite keys, as others' codecs write them: whatever they weigh, they spoil nobody's answer. One infinite channel
+/// scores infinity, two may score infinity minus infinity.
 TEST_P(KernelExtremesTest, InfiniteKeysLeaveAnswersFinite) {
   constexpr int kDim = 64;
   for (const int n_rows : {1, 16}) {

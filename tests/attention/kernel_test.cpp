@@ -111,8 +111,8 @@ attention::PoolView only(const AttentionCase& c, attention::PoolView pool, int k
   return pool;
 }
 
-/// Distance from the reference of some rows of the step under one head, both drawn at random; the first sequence is always
-/// among theirs.
+/// Distance from the reference of some rows of the step under one head, both drawn at random; the first sequence is
+/// always among theirs.
 double sampled_distance(const AttentionCase& c, const test::PoolData& pool, std::span<const float> q,
                         std::span<const float> out, std::mt19937_64& random) {
   constexpr int kRows = 4;
@@ -173,7 +173,8 @@ TEST(Kernel, ReadsWhatDecodesShareOnce) {
   }
 }
 
-/// A pass over a block holds four queries of a tile of few, and a tile of many 256 (docs/adr/0008-tree-kernel.md).
+/// A pass over a block holds four queries of a tile of few, and a tile of many 256 (docs/decisions.md,
+/// "The tree kernel on CPUs").
 TEST(Kernel, ReadsAgainOnlyForMoreQueriesThanAPassHolds) {
   struct Shape {
     int n_head, n_kv_head, n_decodes, most_passes;

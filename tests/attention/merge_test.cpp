@@ -1,5 +1,5 @@
-// merge_row() alone: partial states of any split of the keys, in any order, against softmax in double precision, on every
-// instruction set that this machine has. COPPICE_SEED=n replays a run.
+// merge_row() alone: partial states of any split of the keys, in any order, against softmax in double precision, on
+// every instruction set that this machine has. COPPICE_SEED=n replays a run.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// New rows on every instruction set: queries and keys turned as the formula says, keys and values where their slots are, as
-// the codec writes them, and nothing else.
+// New rows on every instruction set: queries and keys turned as the formula says, keys and values where their slots
+// are, as the codec writes them, and nothing else.
 #include "attention/cpu/new_rows.h"
 
 #include <algorithm>

@@ -180,7 +180,7 @@ TEST(ScheduleTest, RandomTreesKeepTheInvariants) {
     const CostModel cost{.block = 0.5 + static_cast<double>(random() % 10),
                          .row = 0.1 * static_cast<double>(random() % 20),
                          .overhead = static_cast<double>(random() % 10),
-                         .state = 0.1 * static_cast<double>(random() % 20),
+                         .partial = 0.1 * static_cast<double>(random() % 20),
                          .max_tile_rows = 1 + static_cast<int>(random() % 64)};
     make_schedule(plan, cost, schedule);
     ASSERT_EQ(check(plan, schedule, cost), "") << "case " << i;

@@ -100,8 +100,8 @@ TEST(SimulatorTest, NoChoiceOfVictimsServesMoreThanTheOptimum) {
   EXPECT_GT(lru_lost, 30) << "the traces are too easy to tell anything";
 }
 
-//   0 - 1 - 2      4 blocks fit: 3 - 4 takes the room of 2, the leaf used longest ago; 5 that of 1; then 2 and 1 are gone
-//   3 - 4
+//   0 - 1 - 2      4 blocks fit: 3 - 4 takes the room of 2, the leaf used longest ago; 5 that of 1;
+//   3 - 4          then 2 and 1 are gone
 TEST(SimulatorTest, LruEvictsTheLeafUsedLongestAgo) {
   EXPECT_EQ(simulate(make_trace({{0, 1, 2}, {3, 4}, {0, 1, 2}}), 4, Rule::kLru), 2);
   EXPECT_EQ(simulate(make_trace({{0, 1, 2}, {3, 4}, {5}, {0, 1, 2}}), 4, Rule::kLru), 1);

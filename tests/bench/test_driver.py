@@ -338,7 +338,7 @@ class BeforeTest(unittest.TestCase):
     def test_pairs_of_two_builds_are_compared_in_turn(self):
         with tempfile.TemporaryDirectory() as name:
             args = argparse.Namespace(logs=pathlib.Path(name), pairs=2, before=pathlib.Path("old"), coppice=pathlib.Path("new"),
-                                      peers=None, peers_no_amx=None, model="m", also=[])
+                                      llama=None, llama_no_amx=None, model="m", also=[])
             speeds = {"old": iter([100.0, 100.0]), "new": iter([110.0, 130.0])}
 
             def figures(_, load, side):

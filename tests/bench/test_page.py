@@ -18,6 +18,8 @@ import gpu_page
 import loads
 import neighbours
 import page
+import pictures
+import pictures_page
 import results
 import traces
 
@@ -82,6 +84,17 @@ class CoresPageTest(unittest.TestCase):
     def test_what_did_not_end_says_so(self):
         self.assertIn("| 4 cores, 4 busy | 9 / 8 | no end | – | – |", self.section(("4 cores, 4 busy", [9, 8], None)))
 
+    def test_the_host_with_most_cores_has_tables_and_others_a_line(self):
+        def host(cores, rate):
+            rows = [(f"{cores // 2} cores", rate / 2), (f"{cores} cores", rate), (f"{cores} cores, {cores // 2} busy", rate / 4)]
+            return {"machine": f"A CPU, {cores} cores (AVX2)", "date": "2026-02-02",
+                    "models": {"m": [{"what": what, "coppice": [ours, 10], "llama.cpp": [rate / 4, 5]} for what, ours in rows]}}
+        text = "\n".join(cores_page.page([host(4, 1000), host(8, 4000)]))
+        self.assertIn("### A CPU, 8 cores (AVX2)", text)
+        self.assertNotIn("### A CPU, 4 cores", text)
+        self.assertIn("- 4 cores, m: 4 cores 1,000 / 10, 4.00 / 2.00 times llama.cpp; of what is free, 2 busy 0.50 / 1.00.", text)
+        self.assertEqual([], list(cores_page.page([])))
+
     def test_stretches_of_loads_stand_beside_each_other(self):
         rows = {load: [{"what": "all cores busy", "rate": rate, "p99": 2.5, "settled": settled}]
                 for load, rate, settled in (("stream", 200, 0.5), ("prompts", 4000, None))}
@@ -135,6 +148,22 @@ class ComingsTest(unittest.TestCase):
 
 
 
+class PicturesPageTest(unittest.TestCase):
+    def test_the_last_column_is_without_the_encoder(self):
+        def figures(wall, encode, first):
+            return {"wall_s": wall, "encode_s": encode, "ttft_median_s": first}
+
+        ours = [{"side": "coppice", "cold": figures(6.0 + i, 4.0 + i, 5.0), "warm": figures(1.0, 0.0, 0.1)} for i in range(3)]
+        theirs = [{"side": "llama-server", "cold": figures(14.0, 4.0, 9.0), "warm": figures(8.0, 0.0, 4.0)}]
+        content = {"machine": "A CPU", "date": "2026-02-02", "commit": "abc", "model": "A shape", "threads": 2, "rounds": 3, "peer_options": "--swa-full",
+                   "prompt_tokens": 311, "sides": pictures.summary([*ours, *theirs])}
+        text = "\n".join(pictures_page.page([content]))
+        self.assertIn("| cold, against llama-server | 7.00 | 5.00 | 5.00 | 14.00 | 4.00 | 9.00 | **2.00x** | **5.00x** |", text)
+        self.assertIn("| warm, against llama-server | 1.00 | 0.00 | 0.10 | 8.00 | 0.00 | 4.00 | **8.00x** | **8.00x** |", text)
+        self.assertIn("A CPU, 2 threads, 3 rounds, prompts of 311 tokens; 2026-02-02, commit abc; llama-server with `--swa-full`.", text)
+        self.assertEqual([], list(pictures_page.page([])))
+
+
 class GpuPageTest(unittest.TestCase):
     def test_goals_are_met_in_the_right_direction(self):
         parts = {name: 1.0 for name in ("norm", "rows", "attention", *gpu_page.PRODUCTS)}
@@ -150,6 +179,7 @@ class GpuPageTest(unittest.TestCase):
         self.assertIn("| 12.0 | 3.0 | – |\n", short)
         self.assertIn("| 6,400 | 5,000 | 4,000 |", short)
         self.assertNotIn("≥", short)
+        self.assertNotIn("6,400", "\n".join(gpu_page.section(content, newest=False)))
 
     def test_other_programs_attention_stands_beside_ours_where_it_was_measured(self):
         copy, case = {"case": "copy", "tb_s": 4.0}, "2,048 shared + 256, B = 8"
@@ -191,7 +221,7 @@ class PageTest(unittest.TestCase):
                 for name, rows in found.items():
                     for measure in rows:
                         self.assertIsNotNone(loads.row_of(name, measure), f"{name}: {measure} is no row of bench/loads.py")
-        self.assertEqual((REPO / "docs/benchmarks.md").read_text(), page.text(contents, gpu_page.read(REPO / "bench/results/cuda"), cores_page.read(REPO / "bench/results/cores")), "run bench/page.py")
+        self.assertEqual((REPO / "bench/README.md").read_text(), page.text(*page.contents(REPO / "bench/results")), "run bench/page.py")
 
     def test_every_question_is_a_row_of_a_load(self):
         for name, measure, _ in page.QUESTIONS:
@@ -202,11 +232,15 @@ class PageTest(unittest.TestCase):
         machines = [{"machine": "Box A, 2 cores (AMX)", "results": {"m": loads_of}},
                     {"machine": "Box B, 2 cores (AVX2)", "results": {"m": {}, "n": {"stream": {"decode_tokens_per_s": row(coppice=99.0)}}}}]
         text = "\n".join(page.all_loads(machines))
-        self.assertIn("| 8 at once sharing 1,500 tokens, cold: total time, s | 0.50\\* | 2.00 | **4.10x** | – | – | – |", text)
-        self.assertIn("| … slowest first token, s | 0.50† | 2.00 | **4.10x** | – | – | – |", text)
-        self.assertIn("| one stream, short context: decode, tok/s | – | – | – | 99 | 2 | **4.10x** |", text)
+        self.assertIn("| load | Box A AMX | Box B |", text)
+        self.assertIn("| 8 at once sharing 1,500 tokens, cold: total time, s; slowest first token, s | 0.50\\*, **4.10x**; 0.50†, **4.10x** | – |", text)
+        self.assertIn("| one stream, short context: decode, tok/s | – | 99, **4.10x** |", text)
+        loads_of["cold-8-1500-queue"] = {"wall_s": row()}
+        text = "\n".join(page.all_loads(machines))
+        self.assertIn("| 8 at once sharing 1,500 tokens, cold (peer in turn): total time, s | 0.50, **4.10x** | – |", text)
+        self.assertNotIn("cold: total time", text, "the peer's setting of that row suits it less")
         own = {"engine-16-shared": {"bookkeeping": {"coppice": 0.0035, "rounds": 3}}}
-        self.assertIn("share of a step | 0.35 % | – | – |", "\n".join(page.all_loads([{"machine": "A", "results": {"m": own}}])))
+        self.assertIn("share of a step | 0.35 % |", "\n".join(page.all_loads([{"machine": "A", "results": {"m": own}}])))
 
     def test_goals_are_printed_for_every_machine_and_card(self):
         text = page.goals(*page.contents(REPO / "bench/results"))
@@ -235,7 +269,7 @@ class TracesTest(unittest.TestCase):
         text = "\n".join(page._traces({"machine": "m", "traces": {"date": "d", "reports": [report], "tree": tree}}))
         self.assertIn("`chat`: 1,000 requests, 2.0 M prompt tokens. A cache without end serves **40.0** %.", text)
         self.assertIn("| 1 % | 10.0 | **15.0** | 30.0 |", text)
-        self.assertIn("A pool of 1 % with a [disk](operations.md#a-second-tier) of 20 %", text)
+        self.assertIn("A pool of 1 % with a [disk](../docs/operations.md#a-second-tier) of 20 %", text)
         self.assertIn("| chat | 15.0 | what is used twice | **20.0** | 5.0 | 1.0 |", text)
         self.assertIn("| chat | 15.0 | all that is evicted | **35.0** | 20.0 | 70.0 |", text)
         self.assertIn("4 to 4 M prompt tokens a second in the replay", text)

@@ -1,4 +1,5 @@
-// Which device is chosen: with the part for GPUs missing, broken, of another version or build, without GPUs, and with two.
+// Which device is chosen: with the part for GPUs missing, broken, of another version or build, without GPUs, and with
+// two.
 #include "cli/devices.h"
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
-// A part for GPUs that has none, is of another version or of another build of this one, or has two with numbers 1 and 3 that run no model
-// called "misfit": FAKE says which.
+// A part for GPUs that has none, is of another version or of another build of this one, or has two with numbers 1 and 3
+// that run no model called "misfit": FAKE says which.
 #include <stdexcept>
 
 #include "build_id.h"

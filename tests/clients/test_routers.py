@@ -134,7 +134,7 @@ class Session:
 
 def vllm_router(log, workers, *more) -> Router:
     command = [os.path.join(os.path.dirname(sys.executable), "vllm-router"), "--policy", "kv_aware", "--kv-event-model", "smol",
-               "--kv-event-block-size", str(BLOCK), "--worker-urls", *(worker.url for worker in workers)]
+               "--kv-event-block-size", str(BLOCK), "--prometheus-port", str(free_port()), "--worker-urls", *(worker.url for worker in workers)]
     for worker in workers:
         command += ["--kv-event-source", f"{worker.url}={worker.events}", "--kv-event-replay-source", f"{worker.url}={worker.replay}"]
     return Router(log, *command, *more)
@@ -145,11 +145,11 @@ def chat(name, question="What?"):
     return [{"role": "system", "content": f"You are {name}. {text}"}, {"role": "user", "content": question}]
 
 
-def goes_to(router: Router, worker: Worker, name: str) -> bool:
+def goes_to(router: Router, worker: Worker, name: str, cached=10 * BLOCK) -> bool:
     before = worker.finished()
     usage = router.chat(chat(name, "And then?"))["usage"]
     went = worker.finished() == before + 1
-    return went and usage["prompt_tokens_details"]["cached_tokens"] >= 10 * BLOCK
+    return went and usage["prompt_tokens_details"]["cached_tokens"] >= cached
 
 
 def test_vllm_router_sends_prompts_where_events_say_they_are(workers, tmp_path):
@@ -206,17 +206,50 @@ def test_vllm_router_weighs_what_lies_on_a_disk(tmp_path):
                 assert goes_to(router, workers[i], name), (name, router.log.read_text()[-3000:])
 
 
+def evict_all(worker: Worker, name: str):
+    """By other prompts."""
+    stats = worker.server.stats()
+    for n in range(200):
+        worker.seed(chat(f"other {n} of {name}"))
+        if worker.server.stats()["evictions"] > stats["evictions"] + stats["blocks"]["total"]:
+            return
+    raise AssertionError("the pool holds too much")
+
+
+def test_vllm_router_weighs_what_lies_in_the_hosts_memory(tmp_path):
+    """That is worth less than a pool, and more than a disk. A busy machine may compute what it could load."""
+    tiers = [("--kv-bytes", "48MiB", "--host-kv-bytes", "1GiB", "--kv-dir", str(tmp_path / f"kv{i}")) for i in range(2)]
+    with two_workers(*tiers) as workers:
+        for worker in workers:
+            worker.stores_are_on()
+        with vllm_router(tmp_path / "log", workers) as router:
+            for i, name in enumerate(["Ada", "Bob"]):  # the one has it there alone, the other not at all
+                workers[i].seed(chat(name))
+                evict_all(workers[i], name)
+                time.sleep(1)
+                assert goes_to(router, workers[i], name, cached=0), (name, router.log.read_text()[-3000:])
+            for i, name in enumerate(["Cy", "Dee"]):  # the other has it in its pool
+                workers[i].seed(chat(name))
+                evict_all(workers[i], name)
+                workers[1 - i].seed(chat(name))
+                time.sleep(1)
+                assert goes_to(router, workers[1 - i], name, cached=0), (name, router.log.read_text()[-3000:])
+            for i, name in enumerate(["Eve", "Fay"]):  # the other has it on its disk
+                on_disk_alone(workers[1 - i], name)
+                workers[1 - i].server.post("/v1/cache/reset?tier=host", {})  # what is stored goes there, too
+                workers[i].seed(chat(name))
+                evict_all(workers[i], name)
+                time.sleep(1)
+                assert goes_to(router, workers[i], name, cached=0), (name, router.log.read_text()[-3000:])
+
+
 def test_vllm_router_forgets_what_was_evicted(workers, tmp_path):
     """Both had it, one no more. That one has had fewer requests, so nothing else speaks for the other."""
     with vllm_router(tmp_path / "log", workers) as router:
         for i, name in enumerate(["Ada", "Bob"]):
             for worker in workers:
                 worker.seed(chat(name))
-            evictions = workers[i].server.stats()["evictions"]
-            for n in range(200):
-                workers[i].seed(chat(f"other {n} of {name}"))
-                if workers[i].server.stats()["evictions"] > evictions + workers[i].server.stats()["blocks"]["total"]:
-                    break
+            evict_all(workers[i], name)
             time.sleep(1)
             assert goes_to(router, workers[1 - i], name), (name, router.log.read_text()[-3000:])
 
@@ -290,7 +323,7 @@ def test_dynamos_indexer_knows_who_holds_what(workers, tmp_path):
         workers[0].server.post("/v1/cache/reset", {})
         indexer.wait(tokens[0], {1: whole[0]})
         indexer.wait(tokens[2], {})
-        # No restart here: numbers begin at 0 again, which vllm-router wants and this indexer takes for batches it has read (ADR 0074).
+        # No restart here: numbers begin at 0 again, which vllm-router wants and this indexer takes for batches it has read (docs/decisions.md, "Routers are told by vLLM's events").
 
 
 def common(a, b) -> int:

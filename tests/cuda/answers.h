@@ -1,4 +1,5 @@
-// What tests ask executors for: logits of prompts, of decodes one by one and of many at once, over shared and forked blocks.
+// What tests ask executors for: logits of prompts, of decodes one by one and of many at once, over shared and forked
+// blocks.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Caller: an AheadCaller whose texts are drawn with random options, some of whose batches are refused. What was drawn is drawn again on the
-// host.
+// Caller: an AheadCaller whose texts are drawn with random options, some of whose batches are refused. What was drawn
+// is drawn again on the host.
 #pragma once
 
 #include <cstdint>

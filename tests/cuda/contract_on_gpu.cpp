@@ -1,9 +1,10 @@
-// The contract of an executor that works ahead (tests/engine/contract_test.cpp), over the GPU: each step is planned and submitted before
-// the last one's tokens are known, sequences come, go and come back, and batches are refused. All tokens must be those that the host draws from
-// logits of one text alone, but for the few where rounding decides; the same order of events gives the same tokens, bit by bit.
-// Arguments: [STEPS]; or --time MODEL SHARED SEQUENCES...: what a step of so many sequences behind a shared prompt takes, with steps ahead and
-// without, and the share of it without a kernel; or --lose: what a lost GPU is answered with, and --full: one whose memory
-// is taken. COPPICE_SEED=n replays a run.
+// The contract of an executor that works ahead (tests/engine/contract_test.cpp), over the GPU: each step is planned and
+// submitted before the last one's tokens are known, sequences come, go and come back, and batches are refused. All
+// tokens must be those that the host draws from logits of one text alone, but for the few where rounding decides; the
+// same order of events gives the same tokens, bit by bit. Arguments: [STEPS]; or --time MODEL SHARED SEQUENCES...: what
+// a step of so many sequences behind a shared prompt takes, with steps ahead and without, and the share of it without a
+// kernel; or --lose: what a lost GPU is answered with, and --full: one whose memory is taken. COPPICE_SEED=n replays a
+// run.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// A small decoder's step on the GPU, decodes and chunks of prompts over a tree, against the same in double precision. Prints a line a
-// case; exits with 1 if an error is too large. COPPICE_SEED=n replays a run.
+// A small decoder's step on the GPU, decodes and chunks of prompts over a tree, against the same in double precision.
+// Prints a line a case; exits with 1 if an error is too large. COPPICE_SEED=n replays a run.
 #include <cuda_runtime_api.h>
 
 #include <cmath>
@@ -218,7 +218,8 @@ class Reference {
   const std::vector<float>& frequencies_;
 };
 
-/// Rounding to bf16 at each stage, which both do, goes other ways after other sums, and attention rounds its weights, too.
+/// Rounding to bf16 at each stage, which both do, goes other ways after other sums, and attention rounds its weights,
+/// too.
 bool check(QuantType type, std::mt19937& random) {
   const LlamaShape shape = {.n_embd = 512, .n_head = 8, .n_kv_head = 2, .head_dim = 64, .n_ff = 768, .n_vocab = 777};
   const std::vector<test::Path> paths = {{.length = 96, .reads = false},

@@ -1,6 +1,7 @@
-// The engine over the executor on a GPU: requests with one sample and with several come, are cancelled and end, in a pool that is too small
-// for all, in random order; then the same with a store in the host's memory, which takes what the pool gives up, and gives it back. All tokens must be those that the host draws from logits of one text alone, but for the few where rounding
-// decides. Arguments: [OPERATIONS]. COPPICE_SEED=n replays a run.
+// The engine over the executor on a GPU: requests with one sample and with several come, are cancelled and end, in a
+// pool that is too small for all, in random order; then the same with a store in the host's memory, which takes what
+// the pool gives up, and gives it back. All tokens must be those that the host draws from logits of one text alone, but
+// for the few where rounding decides. Arguments: [OPERATIONS]. COPPICE_SEED=n replays a run.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -110,7 +111,8 @@ class Load {
     }
     step();
   }
-  /// Until all requests have ended, or for so many steps. With nothing to compute the engine may still wait for the store.
+  /// Until all requests have ended, or for so many steps. With nothing to compute the engine may still wait for the
+  /// store.
   void finish(int steps) {
     for (int i = 0; i < steps && (more || !asked_.empty()); ++i) {
       step();
@@ -163,9 +165,10 @@ class Load {
 
   void take(const engine::Event& e) {
     Asked& asked = asked_.at(e.request);
-    if (e.piece.token >= 0) asked.texts[static_cast<std::size_t>(e.sample)].push_back(e.piece.token);
-    asked.done = e.done;
-    if (e.refusal) asked.message = e.message;
+    if (const auto* sampled = std::get_if<engine::Sampled>(&e.news); sampled != nullptr && sampled->piece.token >= 0)
+      asked.texts[static_cast<std::size_t>(sampled->sample)].push_back(sampled->piece.token);
+    asked.done = e.ended.has_value();
+    if (const auto* refused = std::get_if<engine::Refused>(&e.news)) asked.message = refused->message;
   }
 
   void check(const Asked& asked) {

@@ -1,6 +1,7 @@
-// The executor on the GPU against the one on the CPU (answers.h), over blocks in shuffled order. Weights of the CPU's are f32 copies of the file's, so what is measured is rounding: the GPU's rows are bf16
-// between operators. Prints a line a case; exits with 1 if an error is too large. Arguments: GGUF files; without any, tiny random models.
-// Of these --small takes some, and few rows, for compute-sanitizer; --only TEXT those that have it in their name.
+// The executor on the GPU against the one on the CPU (answers.h), over blocks in shuffled order. Weights of the CPU's
+// are f32 copies of the file's, so what is measured is rounding: the GPU's rows are bf16 between operators. Prints a
+// line a case; exits with 1 if an error is too large. Arguments: GGUF files; without any, tiny random models. Of these
+// --small takes some, and few rows, for compute-sanitizer; --only TEXT those that have it in their name.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -50,7 +51,8 @@ std::unique_ptr<Executor> on_cpu(const std::string& path, int n_threads) {
   return executor::load_ggml_executor(model::load_model(path), o, {});
 }
 
-/// least_worst: what the worst row may be off in any case. On random tokens a trained model has rows that a last bit turns over.
+/// least_worst: what the worst row may be off in any case. On random tokens a trained model has rows that a last bit
+/// turns over.
 int report(const std::string& what, const std::vector<Row>& got, const std::vector<Row>& expected, double tolerance,
            double least_worst) {
   Spread spread;
@@ -62,12 +64,12 @@ int report(const std::string& what, const std::vector<Row>& got, const std::vect
 
 /// Rounding to 8 bits at some ten places of a layer; a format of 8-bit keys and values adds its own.
 constexpr double kRounded = 2e-2, kRoundedBytes = 4e-2;
-/// A row whose experts are as good as equally good may take another one, and is another row then; the CPU's own packed weights do that to some
-/// rows, too (Mixtral's shape: 0.69). How many do is bounded by the mean.
+/// A row whose experts are as good as equally good may take another one, and is another row then; the CPU's own packed
+/// weights do that to some rows, too (Mixtral's shape: 0.69). How many do is bounded by the mean.
 constexpr double kOtherExpert = 1.0;
 
-/// cpu_threads: more only wait for each other where a model is tiny. in_parts: how many times as much steps see that are cut for want of room, at
-/// most.
+/// cpu_threads: more only wait for each other where a model is tiny. in_parts: how many times as much steps see that
+/// are cut for want of room, at most.
 int check(const std::string& name, const std::string& path, const AnswersLoad& load, int cpu_threads,
           double& in_parts) {
   const bool mixed = model::load_model(path).spec.layers.back().experts.n > 0;

@@ -1,6 +1,7 @@
-// One executor on each of the host's GPUs, in one process: what they answer, one after the other and at the same time in threads of their own,
-// and as a caller plays with each by turns, a step of each under way. Where the cards are of one kind all must be the same bits; and all tokens
-// those that the host draws. Needs two GPUs. Arguments: [STEPS]. COPPICE_SEED=n replays a run.
+// One executor on each of the host's GPUs, in one process: what they answer, one after the other and at the same time
+// in threads of their own, and as a caller plays with each by turns, a step of each under way. Where the cards are of
+// one kind all must be the same bits; and all tokens those that the host draws. Needs two GPUs. Arguments: [STEPS].
+// COPPICE_SEED=n replays a run.
 #include <cuda_runtime_api.h>
 
 #include <cstdio>
@@ -50,7 +51,8 @@ int check_answers(const std::string& name, const Executors& executors, bool alik
   return failed;
 }
 
-/// What the host draws is not asked where reference is null: rounding turns a choice of experts over, and with it a row.
+/// What the host draws is not asked where reference is null: rounding turns a choice of experts over, and with it a
+/// row.
 int check_callers(const std::string& name, const Executors& executors, Executor* reference, bool alike, int steps,
                   std::uint64_t seed) {
   std::vector<std::unique_ptr<test::Caller>> callers;

@@ -1,5 +1,5 @@
-// Experts on the GPU, but for their products: choice, order and sum, against the plain thing. Prints a line a case; exits with 1 if an error is too
-// large. --small: for compute-sanitizer. COPPICE_SEED=n replays a run.
+// Experts on the GPU, but for their products: choice, order and sum, against the plain thing. Prints a line a case;
+// exits with 1 if an error is too large. --small: for compute-sanitizer. COPPICE_SEED=n replays a run.
 #include <algorithm>
 #include <array>
 #include <cmath>

@@ -1,5 +1,6 @@
-// What a step does with queries, keys, values and heads on the GPU (head_operators.cu), against plain double precision, on random shapes.
-// Prints a line a case; exits with 1 if an error is too large. --small: for compute-sanitizer. COPPICE_SEED=n replays a run.
+// What a step does with queries, keys, values and heads on the GPU (head_operators.cu), against plain double precision,
+// on random shapes. Prints a line a case; exits with 1 if an error is too large. --small: for compute-sanitizer.
+// COPPICE_SEED=n replays a run.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -51,14 +52,15 @@ std::vector<double> rotated(const std::vector<double>& head) {
 
 struct HeadsCase {
   int dim, n_head, n_kv_head, n_rows, n_turned, n_blocks;
-  bool halves, norms, whole_norms, bytes, biases;
+  bool halves, norms, whole_norms, bytes, biases, axes;
   float magnitude;
   executor::cuda::Temperature temperature;
 };
 
 struct HeadsInput {
   std::vector<float> qkv, bias, q_norm, k_norm, frequencies;  ///< bias: of all heads
-  std::vector<std::int32_t> positions, slots;
+  std::vector<std::uint8_t> axes;                             ///< [n_turned / 2]
+  std::vector<std::int32_t> positions, slots;                 ///< positions: of each row one number, or with axes three
 };
 
 /// Of a row (of queries, keys, values) heads [first, first + n), with their biases.
@@ -83,7 +85,8 @@ std::vector<double> expected_head(const HeadsCase& c, const HeadsInput& in, int 
       for (std::size_t i = 0; i < dim; ++i) x[i] *= by * weights[i];
     }
     for (std::size_t i = 0; i < in.frequencies.size(); ++i) {
-      const double angle = in.positions[static_cast<std::size_t>(row)] * static_cast<double>(in.frequencies[i]);
+      const int position = in.positions[static_cast<std::size_t>(c.axes ? 3 * row + in.axes[i] : row)];
+      const double angle = position * static_cast<double>(in.frequencies[i]);
       const std::size_t u = c.halves ? i : 2 * i, v = c.halves ? i + in.frequencies.size() : 2 * i + 1;
       const double a = x[u], b = x[v];
       x[u] = c.magnitude * (a * std::cos(angle) - b * std::sin(angle));
@@ -91,7 +94,8 @@ std::vector<double> expected_head(const HeadsCase& c, const HeadsInput& in, int 
     }
   }
   if (h < c.n_head && c.temperature.scale > 0) {
-    const int steps = (in.positions[static_cast<std::size_t>(row)] + c.temperature.offset) / c.temperature.length;
+    const int steps =
+        (in.positions[static_cast<std::size_t>(c.axes ? 3 * row : row)] + c.temperature.offset) / c.temperature.length;
     for (double& v : x) v *= 1.0 + c.temperature.scale * std::log1p(steps);
   }
   return c.bytes ? rotated(x) : x;
@@ -134,6 +138,7 @@ void check_heads(int dim, GpuRun& run) {
                  .whole_norms = run.coin(),
                  .bytes = run.coin(),
                  .biases = run.coin(),
+                 .axes = run.coin(),
                  .magnitude = run.coin() ? 1.0F : 1.25F,
                  .temperature = {.scale = run.coin() ? 0.1F : 0.0F, .length = 8192, .offset = run.up_to(2) - 1}};
   c.n_head = c.n_kv_head * run.up_to(4);  // thread blocks of queries only, of both, of keys and values
@@ -143,10 +148,12 @@ void check_heads(int dim, GpuRun& run) {
                    .bias = run.normals(n_heads * dim),
                    .q_norm = run.normals(c.n_head * dim),
                    .k_norm = run.normals(c.n_kv_head * dim)};
-  for (int i = 0; i < c.n_turned / 2; ++i)
+  for (int i = 0; i < c.n_turned / 2; ++i) {
     in.frequencies.push_back(static_cast<float>(std::pow(10000.0, -2.0 * i / c.n_turned)));
+    in.axes.push_back(static_cast<std::uint8_t>(run.up_to(3) - 1));
+  }
   for (int row = 0; row < c.n_rows; ++row) {
-    in.positions.push_back(run.up_to(200000) - 1);
+    for (int i = 0; i < (c.axes ? 3 : 1); ++i) in.positions.push_back(run.up_to(200000) - 1);
     in.slots.push_back(row == 2 ? -1 : row * 28 + run.up_to(28) - 1);
   }
   const std::size_t block_bytes =
@@ -155,9 +162,9 @@ void check_heads(int dim, GpuRun& run) {
   const std::size_t pool_bytes = 10 * block_bytes, n_queries = static_cast<std::size_t>(c.n_rows * c.n_head * dim);
   const int n_q = c.n_head * dim, n_kv = c.n_kv_head * dim;  // of a row
   const DeviceBytes qkv(in.qkv), bias(in.bias), q_norm(in.q_norm), k_norm(in.k_norm), frequencies(in.frequencies),
-      positions(in.positions), slots(in.slots), q = poisoned<std::byte>(n_queries * 2),
-                                                keys = poisoned<std::byte>(pool_bytes),
-                                                values = poisoned<std::byte>(pool_bytes);
+      axes(in.axes), positions(in.positions), slots(in.slots), q = poisoned<std::byte>(n_queries * 2),
+                                                               keys = poisoned<std::byte>(pool_bytes),
+                                                               values = poisoned<std::byte>(pool_bytes);
   launch(executor::cuda::EnterRows{.n_rows = c.n_rows,
                                    .n_head = c.n_head,
                                    .n_kv_head = c.n_kv_head,
@@ -175,8 +182,10 @@ void check_heads(int dim, GpuRun& run) {
                                    .n_turned = c.n_turned,
                                    .halves = c.halves,
                                    .frequencies = frequencies.as<float>(),
+                                   .axes = c.axes ? axes.as<std::uint8_t>() : nullptr,
                                    .magnitude = c.magnitude,
                                    .temperature = c.temperature,
+                                   .position_size = c.axes ? 3 : 1,
                                    .positions = positions.as<std::int32_t>(),
                                    .slots = slots.as<std::int32_t>(),
                                    .q = q.as<void>(),
@@ -209,7 +218,8 @@ void check_heads(int dim, GpuRun& run) {
     }
   }
   const std::string what = "heads of " + std::to_string(dim) + (c.halves ? ", halves" : ", neighbours") +
-                           (c.norms ? c.whole_norms ? ", whole norms" : ", norms" : "") + (c.bytes ? ", bytes" : "");
+                           (c.norms ? c.whole_norms ? ", whole norms" : ", norms" : "") +
+                           (c.axes ? ", positions of three parts" : "") + (c.bytes ? ", bytes" : "");
   run.report(what + ", queries", worst(read_bf16(q, n_queries), expected_q, 1e-2), kBf16);
   run.report(what + ", pool (rounding is 1)", in_pool, 1.0);
   if (!c.bytes) return;

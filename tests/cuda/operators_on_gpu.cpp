@@ -1,14 +1,16 @@
-// A step's operators on rows on the GPU (row_operators.cu) against plain double precision, on random shapes. Prints a line a case; exits with 1 if an error is too
-// large. --small: for compute-sanitizer. COPPICE_SEED=n replays a run.
+// A step's operators on rows on the GPU (row_operators.cu) against plain double precision, on random shapes. Prints a
+// line a case; exits with 1 if an error is too large. --small: for compute-sanitizer. COPPICE_SEED=n replays a run.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <numeric>
 #include <string>
 
 #include "cuda/gpu_run.h"
 #include "cuda/run_program.h"
+#include "executor/cuda/bf16.h"
 #include "executor/cuda/operators.h"
 #include "matmul/cuda/quant_pack.h"
 #include "matmul/quant_weights.h"
@@ -31,6 +33,39 @@ void launch(const Args& args) {
   test::finish(executor::cuda::launch(args, test::current_gpu()));
 }
 
+std::vector<std::uint16_t> bf16_numbers(int n, GpuRun& run) {
+  std::vector<std::uint16_t> all;
+  for (const float x : run.normals(n)) all.push_back(executor::cuda::to_bf16(x));
+  return all;
+}
+
+double number(const std::vector<std::uint16_t>& bf16, int i) {
+  return std::bit_cast<float>(std::uint32_t{bf16[static_cast<std::size_t>(i)]} << 16);
+}
+
+void check_planes(GpuRun& run) {
+  const int n = 4 * run.up_to(600), n_rows = run.up_to(20), n_given = run.up_to(4), stride = 2 * n;
+  const std::vector<std::uint16_t> given = bf16_numbers(n_given * stride, run);
+  const std::vector<float> residual = run.normals(n_rows * n, 3.0F);
+  std::vector<double> expected(residual.begin(), residual.end());
+  std::vector<std::int32_t> rows;
+  for (int row = 0; row < n_rows; ++row) {
+    const int kind = run.up_to(3), i = run.up_to(n_given) - 1;
+    rows.push_back(kind == 1 ? row : kind == 2 ? -1 - row : executor::cuda::kGivenRow + i);
+    for (int k = 0; kind == 3 && k < n; ++k) {
+      expected[static_cast<std::size_t>(row * n + k)] += number(given, i * stride + n + k);
+    }
+  }
+  const DeviceBytes device_rows(rows), device_given(given), out(residual);
+  launch(executor::cuda::AddPlane{.n = n,
+                                  .n_rows = n_rows,
+                                  .rows = device_rows.as<std::int32_t>(),
+                                  .plane = device_given.as<std::uint16_t>() + n,
+                                  .stride = stride,
+                                  .residual = out.as<float>()});
+  run.report("planes of " + std::to_string(n), worst(read<float>(out, expected.size()), expected, 1.0), 1e-6);
+}
+
 void check_embeddings(QuantType type, GpuRun& run) {
   const int n = 256 * run.up_to(6), n_vocab = run.up_to(100), n_rows = run.up_to(20);
   const test::QuantWeights w = test::random_weights(type, n, n_vocab, run.random);
@@ -50,22 +85,30 @@ void check_embeddings(QuantType type, GpuRun& run) {
     const double by = inverse_rms(x, n, eps);
     for (int i = 0; i < n; ++i) x[i] *= by * norm[static_cast<std::size_t>(i)];
   }
-  // Some are what the step before drew.
+  // Some are what the step before drew, and some are given.
+  const int n_given = run.up_to(4), stride = n * run.up_to(3);
+  const std::vector<std::uint16_t> given = bf16_numbers(n_given * stride, run);
   std::vector<std::int32_t> last(tokens);
   for (int row = 0; row < n_rows; ++row) {
-    if (run.coin()) tokens[static_cast<std::size_t>(row)] = -1 - row;
+    const int kind = run.up_to(3), i = run.up_to(n_given) - 1;
+    if (kind == 2) tokens[static_cast<std::size_t>(row)] = -1 - row;
+    if (kind != 3) continue;
+    tokens[static_cast<std::size_t>(row)] = executor::cuda::kGivenRow + i;
+    for (int k = 0; k < n; ++k) expected[static_cast<std::size_t>(row * n + k)] = number(given, i * stride + k);
   }
-  const DeviceBytes packed(matmul::cuda::pack(type, n, n_vocab, w.bytes)), device_tokens(tokens), drawn(last),
-      device_norm(norm), out = poisoned<std::byte>(expected.size() * 4);
+  const DeviceBytes packed(matmul::cuda::pack(type, n, n_vocab, w.bytes)), rows(tokens), drawn(last), device_norm(norm),
+      device_given(given), out = poisoned<std::byte>(expected.size() * 4);
   launch(executor::cuda::EmbedRows{.type = type,
                                    .n = n,
                                    .n_rows = n_rows,
                                    .embeddings = packed.as<std::byte>(),
-                                   .tokens = device_tokens.as<std::int32_t>(),
+                                   .rows = rows.as<std::int32_t>(),
                                    .drawn = drawn.as<std::int32_t>(),
                                    .scale = scale,
                                    .norm = norms ? device_norm.as<float>() : nullptr,
                                    .eps = eps,
+                                   .given = device_given.as<void>(),
+                                   .given_stride = stride,
                                    .residual = out.as<float>()});
   run.report("embeddings of type " + std::to_string(static_cast<int>(type)) + (norms ? ", normalised" : ""),
              worst(read<float>(out, expected.size()), expected, 1.0), 1e-6);
@@ -227,6 +270,7 @@ int run(bool small) {
                                  QuantType::kQ6K, QuantType::kMxfp4})
       check_embeddings(type, run);
   }
+  for (int i = 0; i < times(6); ++i) check_planes(run);
   for (int i = 0; i < times(16); ++i) check_norm(run);
   for (int i = 0; i < times(3); ++i) check_norm_of_some(run);
   for (int i = 0; i < times(12); ++i) check_gate(run);

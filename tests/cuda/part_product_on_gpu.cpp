@@ -1,5 +1,6 @@
-// Products of rows sorted by part (experts) on the GPU against the weights read one by one in double precision; run twice, they must give the same
-// bits. Prints a line a product; exits with 1 if an error is too large. --small: for compute-sanitizer. COPPICE_SEED=n replays a run.
+// Products of rows sorted by part (experts) on the GPU against the weights read one by one in double precision; run
+// twice, they must give the same bits. Prints a line a product; exits with 1 if an error is too large. --small: for
+// compute-sanitizer. COPPICE_SEED=n replays a run.
 #include <algorithm>
 #include <cmath>
 #include <cstring>

@@ -1,5 +1,6 @@
-// Products of packed weights on the GPU against the weights read one by one, in double precision (rounded to bf16 where the product
-// says so), and the same through a gated unit; run twice, they must give the same bits. Prints a line a product; exits with 1 if an error is too large. --small: for compute-sanitizer. COPPICE_SEED=n replays a run.
+// Products of packed weights on the GPU against the weights read one by one, in double precision (rounded to bf16 where
+// the product says so), and the same through a gated unit; run twice, they must give the same bits. Prints a line a
+// product; exits with 1 if an error is too large. --small: for compute-sanitizer. COPPICE_SEED=n replays a run.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>

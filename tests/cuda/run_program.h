@@ -21,7 +21,8 @@ int run_program(F&& run) {
   }
 }
 
-/// run() on each of the host's GPUs, one after the other in this process: what is set for one must be set for the next one, too.
+/// run() on each of the host's GPUs, one after the other in this process: what is set for one must be set for the next
+/// one, too.
 template <class F>
 int run_on_each_gpu(F&& run) {
   return run_program([&] {

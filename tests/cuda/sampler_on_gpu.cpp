@@ -1,6 +1,6 @@
-// The GPU's sampler against plain double precision: which tokens each filter leaves and which of them a number of the generator means;
-// how often tokens are drawn; edits and counts; that a token drawn again is the same one; and the CPU's sampler draws it, too. Prints a line a case; exits with 1 if one
-// fails. COPPICE_SEED=n replays a run.
+// The GPU's sampler against plain double precision: which tokens each filter leaves and which of them a number of the
+// generator means; how often tokens are drawn; edits and counts; that a token drawn again is the same one; and the
+// CPU's sampler draws it, too. Prints a line a case; exits with 1 if one fails. COPPICE_SEED=n replays a run.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -188,7 +188,8 @@ void check_filters(std::size_t n_vocab, Run& run) {
              same >= 39 && possible >= 39 && again && alone);
 }
 
-/// What the server's own sampler says of itself, drawn on both devices: token after token, with penalties that remember them.
+/// What the server's own sampler says of itself, drawn on both devices: token after token, with penalties that remember
+/// them.
 void check_against_cpu(std::size_t n_vocab, Run& run) {
   constexpr int kTokens = 20, kSamplers = 16;
   std::vector<sampling::Sampler> samplers;

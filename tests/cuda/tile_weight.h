@@ -9,8 +9,8 @@
 
 namespace coppice::test {
 
-/// bf16, half to even. The kernels make a weight of Q4_K, Q5_K or Q6_K in two steps in f32, so that a value beside the middle of two bf16
-/// numbers may become either: then `slack` is their distance, else 0.
+/// bf16, half to even. The kernels make a weight of Q4_K, Q5_K or Q6_K in two steps in f32, so that a value beside the
+/// middle of two bf16 numbers may become either: then `slack` is their distance, else 0.
 struct TileWeight {
   double value, slack;
 

@@ -1,6 +1,7 @@
-// The tree kernels on the GPU against the scalar reference in double precision, on random trees and on the named steps, and one
-// captured launch replayed with plan after plan; run twice, each must give the same bits. Prints a line a case and the largest errors; exits with 1 if one is too large. --small:
-// few and small ones, for compute-sanitizer. COPPICE_SEED=n replays a run.
+// The tree kernels on the GPU against the scalar reference in double precision, on random trees and on the named steps,
+// and one captured launch replayed with plan after plan; run twice, each must give the same bits. Prints a line a case
+// and the largest errors; exits with 1 if one is too large. --small: few and small ones, for compute-sanitizer.
+// COPPICE_SEED=n replays a run.
 #include <cuda_runtime_api.h>
 
 #include <cmath>

@@ -12,7 +12,9 @@ from commands import REPO, Reader, blocks
 from coppice_process import Coppice, binary
 
 README, OPERATIONS, API = REPO / "README.md", REPO / "docs" / "operations.md", REPO / "docs" / "api.md"
-PAGES = sorted([*REPO.glob("*.md"), *(REPO / "docs").rglob("*.md")])
+DECISIONS = REPO / "docs" / "decisions.md"
+MOST_WORDS = 25_000  # of all of docs/ (docs/decisions.md, "How long documents are")
+PAGES = sorted([*REPO.glob("*.md"), *(REPO / "docs").rglob("*.md"), *(REPO / "bench").rglob("*.md")])
 
 
 @pytest.mark.parametrize("page", [README, OPERATIONS], ids=lambda page: page.name)
@@ -89,7 +91,8 @@ def test_every_bound_is_in_the_table_of_limits():
 def test_no_option_is_named_that_is_not_there(page):
     commands = re.findall(r"^  (\w+)", help_of().partition("Subcommands:")[2], re.M)
     known = set().union(*map(names_of, commands))
-    ours = re.sub(r"^(vllm-router|python -m sglang_router\S*) .*$", "", page.read_text().replace("\\\n", ""), flags=re.M)  # these are programs of others
+    of_others = r"^(vllm-router|python -m sglang_router\S*|podman build) .*$|^podman run .* (?=-p )"
+    ours = re.sub(of_others, "", page.read_text().replace("\\\n", ""), flags=re.M)
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", ours)) <= known
 
 
@@ -190,10 +193,45 @@ def test_a_peers_test_that_fails_is_explained_or_fails_the_target():
     assert not unexplained({"u/f.py::test_z": {"outcome": "passed"}, "u/f.py::test_y": {"outcome": "skipped"}}, readme)
 
 
+def anchors_of(page: Path) -> set[str]:
+    """Of each heading outside of fences, as GitHub makes it."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in re.findall(r"^#+ (.*)$", text, re.M)}
+
+
 def test_links_lead_somewhere():
     for page in PAGES:
-        for target in re.findall(r"\]\(([^)#:]*)(?:#[^)]*)?\)", page.read_text()):
-            assert not target or (page.parent / target).exists(), f"{page.name}: {target}"
+        for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", page.read_text()):
+            there = page.parent / target if target else page
+            assert there.exists(), f"{page.name}: {target}"
+            assert not anchor or there.suffix != ".md" or anchor in anchors_of(there), f"{page.name}: {target}#{anchor}"
+
+
+def test_the_map_names_files_that_exist():
+    text = (REPO / "docs" / "architecture.md").read_text()
+    named = [path for path in re.findall(r"`((?:bench|cmake|packaging|scripts|src|tests|web)/[^`]*)`", text) if "DEVICE" not in path]
+    assert len(named) > 100
+    assert [path for path in named if not (REPO / path).exists()] == []
+    alone = re.findall(r"`(\w+\.(?:cpp|cu|h))`", text)  # files beside one that is named with its folder
+    assert [name for name in alone if not any((REPO / "src").rglob(name))] == []
+
+
+def test_decisions_are_called_by_their_names():
+    names = set(re.findall(r"^### (.*)$", DECISIONS.read_text(), re.M))
+    named = set()
+    for folder in ("src", "tests", "bench", "scripts", "cmake", "packaging"):
+        for file in (REPO / folder).rglob("*"):
+            if file.suffix in (".h", ".cpp", ".cuh", ".cu", ".py", ".sh", ".txt", ".cmake", ".c") and file != Path(__file__):
+                text = re.sub(r"\n *(?:///?|#) *", " ", file.read_text())
+                named |= {(name, file.name) for name in re.findall(r'docs/decisions\.md, "([^"]*)"', text)}
+    assert len(named) > 30
+    assert [(name, file) for name, file in sorted(named) if name not in names] == []
+
+
+def test_docs_stay_short():
+    words = {page.name: len(page.read_text().split()) for page in (REPO / "docs").rglob("*.md")}
+    assert sum(words.values()) <= MOST_WORDS, words
+    assert len((REPO / "CONTRIBUTING.md").read_text().split()) <= 700
 
 
 def test_the_version_is_the_newest_of_the_changelog():

@@ -23,6 +23,12 @@ def model_path() -> str:
     return os.environ["COPPICE_MODEL"]
 
 
+def device() -> list[str]:
+    """COPPICE_DEVICE: cuda, say, on a machine with a GPU. Tests that have to do with devices know it."""
+    name = os.environ.get("COPPICE_DEVICE")
+    return ["--device", name] if name else []
+
+
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return listener.getsockname()[1]
@@ -35,7 +41,7 @@ class Coppice:
         """log_to: the file that gets the log instead of self.log, which then tells nothing, the port least of all."""
         self.log = Path(tempfile.mkstemp(prefix="coppice-e2e-", suffix=".log")[1])
         self.port = 0 if log_to is None else free_port()
-        command = [binary(), "serve", "--model", model or model_path(), "--port", str(self.port), *arguments]
+        command = [binary(), "serve", "--model", model or model_path(), "--port", str(self.port), *arguments, *device()]
         with self.log.open("wb") as out:
             self.process = subprocess.Popen(command, stdout=log_to or out, stderr=subprocess.STDOUT, preexec_fn=preexec_fn)
         try:
@@ -92,6 +98,11 @@ class Coppice:
         request = urllib.request.Request(self.url + path, json.dumps(body).encode())
         with urllib.request.urlopen(request, timeout=TIMEOUT_S) as reply:
             return json.load(reply)
+
+    def request_log(self, path: Path, number: int) -> list[dict]:
+        """The lines of --request-log's file once there are so many: a line comes behind the reply that it is about."""
+        self.wait(lambda: path.exists() and path.read_text().count("\n") >= number)
+        return [json.loads(line) for line in path.read_text().splitlines()]
 
     def stats(self) -> dict:
         return self.get("/v1/cache/stats")[1]

@@ -6,7 +6,7 @@ import struct
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
+sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))
 
 from gguf import SCALARS, STRING, Reader  # noqa: E402
 

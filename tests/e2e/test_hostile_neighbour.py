@@ -19,7 +19,7 @@ def hostile(tmp_path, *options):
     (("--plant", "crash", "--seconds", "3"), "the process ended with status -11"),
     (("--plant", "stall", "--seconds", "3"), "a short chat took"),
     (("--budget-mib", "-100000", "--seconds", "1"), "too much memory"),
-    (("--plant", "bodies", "--seconds", "40"), "too much memory"),
+    (("--plant", "bodies", "--seconds", "150"), "too much memory"),
     (("--plant", "steps", "--judge", "--seconds", "40"), "a short chat took|the 99th percentile"),
 ])
 def test_a_planted_fault_is_found(tmp_path, options, finding):

@@ -13,6 +13,7 @@ from coppice_process import Coppice, free_port
 REPO = Path(__file__).parents[2]
 OPERATIONS = (REPO / "docs" / "operations.md").read_text()
 DASHBOARD = REPO / "packaging" / "examples" / "grafana.json"
+ALERTS = REPO / "packaging" / "examples" / "alerts.yaml"
 NAME = r"coppice_[a-z0-9_]+"
 SERIES = re.compile(rf"(?<!lib)({NAME})(?:\{{([^}}]*)\}})?")
 HISTOGRAM_PARTS = ("_bucket", "_sum", "_count")
@@ -78,7 +79,9 @@ def test_types_and_labels_are_those_of_the_table(scraped):
 
 
 def test_alerts_use_metrics_and_labels_that_exist(scraped):
-    rules = re.search(r"```yaml\n(groups:.*?)```", OPERATIONS, re.DOTALL).group(1)
+    rules = ALERTS.read_text()
+    alerts = set(re.findall(r"alert: (\w+)", rules))
+    assert alerts and alerts == set(re.findall(r"^\| (Coppice\w+) \|", OPERATIONS, re.MULTILINE))
     uses = SERIES.findall(rules)
     assert len(uses) > 5
     for name, labels in uses:

@@ -184,6 +184,4 @@ def test_the_request_log_tells_calls_from_texts(tmp_path):
                 request = urllib.request.Request(server.url + "/v1/chat/completions", json.dumps(body).encode())
                 with urllib.request.urlopen(request, timeout=100) as answer:
                     answer.read()
-        server.wait(lambda: len(log.read_text().splitlines()) == 8)
-        ends = [json.loads(line)["end"] for line in log.read_text().splitlines()]
-        assert ends == ["tool_calls", "length", "stop", "length"] * 2
+        assert [line["end"] for line in server.request_log(log, 8)] == ["tool_calls", "length", "stop", "length"] * 2

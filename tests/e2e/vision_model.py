@@ -8,6 +8,7 @@ import zlib
 from pathlib import Path
 
 from gguf_edit import Gguf, text
+from wide_model import widen_projector, widen_text
 
 FIXTURES = Path(__file__).parents[1] / "vision" / "fixtures"
 SERVED = sorted(file.parent.name for file in FIXTURES.glob("*/served.json"))
@@ -20,8 +21,8 @@ def words(*tokens):
     return "".join(chr(0x4E00 + token) for token in tokens)
 
 
-def write_model(name, folder, template=TEMPLATE, facts=None):
-    """FOLDER/model.gguf and mmproj.gguf beside it, with other numbers for some of the projector's facts. Each token is a character, so any text of them is tokenized as it is meant."""
+def write_model(name, folder, template=TEMPLATE, facts=None, wide=False):
+    """FOLDER/model.gguf and mmproj.gguf beside it, with other numbers for some of the projector's facts; wide: as GPUs take them (wide_model.py). Each token is a character, so any text of them is tokenized as it is meant."""
     model = Gguf(FIXTURES / name / "model.gguf")
     special = [f"w{token}" for token in range(128)]
     model.rename_tokens({name: words(token) for token, name in enumerate(special) if text(name) in model.facts["tokenizer.ggml.tokens"]})
@@ -30,6 +31,9 @@ def write_model(name, folder, template=TEMPLATE, facts=None):
     projector = Gguf(FIXTURES / name / "mmproj.gguf")
     for key, value in (facts or {}).items():
         projector.set(key, (UINT32, value))
+    if wide:
+        widen_text(model)
+        widen_projector(projector)
     projector.write(folder / "mmproj.gguf")
     return model.write(folder / "model.gguf")
 

@@ -1,6 +1,6 @@
-// The scheduler alone, at random, against a model of the rules of queue.h: who may go ahead of whom, and who may be kept
-// waiting for how many admissions. Related prompts (so that some are hot, and some follow), samples, priorities of which the lower are the
-// more frequent, tiny pools (so that some are preempted), cancellations.
+// The scheduler alone, at random, against a model of the rules of queue.h: who may go ahead of whom, and who may be
+// kept waiting for how many admissions. Related prompts (so that some are hot, and some follow), samples, priorities of
+// which the lower are the more frequent, tiny pools (so that some are preempted), cancellations.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace {
 
 using engine::OpenRequest;
 using engine::Sequence;
-using engine::SequenceState;
+using engine::SequenceStage;
 
 struct Met {
   std::int64_t admissions = 0, preemptions = 0, passes = 0, followed = 0;
@@ -42,7 +42,7 @@ class Load {
       admit(met);
       compute();
       std::erase_if(open_, [&](const auto& open) {
-        const auto ended = [](const auto& s) { return s->state == SequenceState::kEnded; };
+        const auto ended = [](const auto& s) { return s->stage == SequenceStage::kEnded; };
         if (!std::ranges::all_of(open->sequences, ended)) return false;
         scheduler_.leave(*open);
         return true;
@@ -55,8 +55,8 @@ class Load {
   }
 
  private:
-  using Place = std::pair<std::uint64_t, int>;  ///< arrival, sample
-  static Place place(const Sequence* s) { return {s->request->arrival, s->sample}; }
+  using StoreKind = std::pair<std::uint64_t, int>;  ///< arrival, sample
+  static StoreKind place(const Sequence* s) { return {s->request->arrival, s->sample}; }
 
   /// Of a sequence, since it became ready.
   struct Wait {
@@ -99,37 +99,37 @@ class Load {
     for (const auto& sequence : open.sequences) scheduler_.release(*sequence);
   }
 
-  std::vector<Sequence*> in(SequenceState state) const {
+  std::vector<Sequence*> in(SequenceStage stage) const {
     std::vector<Sequence*> found;
     for (const auto& open : open_) {  // in the order of arrival
       for (const auto& sequence : open->sequences)
-        if (sequence->state == state) found.push_back(sequence.get());
+        if (sequence->stage == stage) found.push_back(sequence.get());
     }
     return found;
   }
 
   // Who is ready now and was not: how long may it take, and how much longer for those behind?
   void note_ready(const std::vector<Sequence*>& ready) {
-    const auto following = in(SequenceState::kFollowing);
+    const auto following = in(SequenceStage::kFollowing);
     const std::int64_t turn = config_.patience + 1;
     std::erase_if(waits_, [&](const auto& wait) { return std::ranges::find(ready, wait.first, place) == ready.end(); });
     for (const Sequence* sequence : ready) {
-      const Place fresh = place(sequence);
+      const StoreKind fresh = place(sequence);
       if (waits_.contains(fresh)) continue;
       const bool counted = std::erase(followers_, fresh) > 0;  // those behind know it as one of the queue
       for (auto& [other, wait] : waits_)
         if (!counted && fresh < other) wait.allowed += turn;
-      const auto before = [&](const Place& other) { return other < fresh; };
+      const auto before = [&](const StoreKind& other) { return other < fresh; };
       waits_[fresh].allowed = turn * (1 + std::ranges::count_if(waits_ | std::views::keys, before) +
                                       std::ranges::count_if(following, before, place));
     }
   }
 
   void admit(Met& met) {
-    note_ready(in(SequenceState::kReady));
+    note_ready(in(SequenceStage::kReady));
     scheduler_.begin_step(0, {});
     for (;;) {
-      const auto ready = in(SequenceState::kReady);
+      const auto ready = in(SequenceStage::kReady);
       Sequence* next = scheduler_.next();
       if (next == nullptr) break;
       const auto turn = scheduler_.admit(*next);
@@ -145,7 +145,7 @@ class Load {
       }
     }
     followers_.clear();
-    for (const Sequence* s : in(SequenceState::kFollowing)) followers_.push_back(place(s));
+    for (const Sequence* s : in(SequenceStage::kFollowing)) followers_.push_back(place(s));
   }
 
   // `s` was admitted, of those who were ready.
@@ -156,14 +156,14 @@ class Load {
     EXPECT_LE(in_a_row_, config_.patience);
     bool due = false;
     for (const Sequence* r : ready) {
-      if (r == &s || r->state != SequenceState::kReady) continue;
+      if (r == &s || r->stage != SequenceStage::kReady) continue;
       Wait& wait = waits_.at(place(r));
       EXPECT_LT(++wait.seen, wait.allowed) << "arrival " << r->request->arrival << ", patience " << config_.patience;
       const OpenRequest& theirs = *r->request;
       due |= theirs.request.priority < mine.request.priority;
       if (theirs.request.priority != mine.request.priority || theirs.arrival >= mine.arrival) continue;
       EXPECT_FALSE(was_preempted(*r)) << "and it was passed";
-      EXPECT_LT(mine.turn - theirs.turn, static_cast<std::uint64_t>(config_.patience));
+      EXPECT_LT(mine.nth_of_key - theirs.nth_of_key, static_cast<std::uint64_t>(config_.patience));
     }
     EXPECT_TRUE(first_arrival || !due) << "a more important one had to wait";
     met.due += due;
@@ -207,8 +207,8 @@ class Load {
   std::vector<std::unique_ptr<OpenRequest>> open_;
   Prompt last_prompt_;
   std::uint64_t arrivals_ = 0;
-  std::map<Place, Wait> waits_;
-  std::vector<Place> followers_;  ///< after the last admissions
+  std::map<StoreKind, Wait> waits_;
+  std::vector<StoreKind> followers_;  ///< after the last admissions
   std::int64_t in_a_row_ = 0;
   std::vector<kv::BlockOp> copies_;
 };

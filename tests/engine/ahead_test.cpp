@@ -1,5 +1,6 @@
-// The engine over an executor that works one step ahead: how many rows it takes, what stays in the tree of those that are thrown
-// away, and what becomes of steps that run when something ends. tests/engine/soak_test.cpp has all of it at random.
+// The engine over an executor that works one step ahead: how many rows it takes, what stays in the tree of those that
+// are thrown away, and what becomes of steps that run when something ends. tests/engine/soak_test.cpp has all of it at
+// random.
 #include <gtest/gtest.h>
 
 #include <algorithm>

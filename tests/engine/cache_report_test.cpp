@@ -169,7 +169,7 @@ TEST(Admission, CountsEvenIfItsReportCannotBeMade) {
   std::map<engine::RequestId, engine::Event> ends;
   engine::Engine engine(kv::Cache(config), executor, {}, [&](std::vector<engine::Event>&& events) {
     for (auto& event : events) {
-      if (event.done) ends[event.request] = std::move(event);
+      if (event.ended) ends[event.request] = std::move(event);
     }
   });
   std::mt19937_64 random(9);
@@ -180,7 +180,8 @@ TEST(Admission, CountsEvenIfItsReportCannotBeMade) {
     }
   }
   ASSERT_EQ(ends.size(), 2u);
-  EXPECT_EQ(ends[2].refusal, engine::Refusal::kFailed);
+  ASSERT_TRUE(std::holds_alternative<engine::Refused>(ends[2].news));
+  EXPECT_EQ(std::get<engine::Refused>(ends[2].news).why, engine::Refusal::kFailed);
   EXPECT_FALSE(ends[2].report);
   const auto figures = engine.snapshot();
   EXPECT_EQ(figures.admissions, 2);

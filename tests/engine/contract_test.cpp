@@ -1,5 +1,5 @@
-// The contract of an executor that works ahead, and of the cache under it, without an engine (support/ahead_caller.h). All tokens must be the
-// oracle's.
+// The contract of an executor that works ahead, and of the cache under it, without an engine (support/ahead_caller.h).
+// All tokens must be the oracle's.
 #include <gtest/gtest.h>
 
 #include <array>

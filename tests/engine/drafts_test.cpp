@@ -1,5 +1,6 @@
-// Drafts, on the cache and the fake executor, without an engine: a step computes a token and four guesses of what follows it, all of them
-// are verified, and the cache goes back to the last one that was right. Tokens must be the oracle's, and no wrong guess may ever be found.
+// Drafts, on the cache and the fake executor, without an engine: a step computes a token and four guesses of what
+// follows it, all of them are verified, and the cache goes back to the last one that was right. Tokens must be the
+// oracle's, and no wrong guess may ever be found.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -201,8 +201,8 @@ int count_failed(const Harness& h) {
   return failed;
 }
 
-// Every step of a run fails in turn. The prompts share a beginning, so that some wait for another's prefill; more come than
-// run at once.
+// Every step of a run fails in turn. The prompts share a beginning, so that some wait for another's prefill; more come
+// than run at once.
 TEST_P(Ending, AFailedStepEndsItsBatchAndNobodyElse) {
   std::map<std::string, int> met;
   for (int k = 0;; ++k) {
@@ -278,8 +278,8 @@ TEST_P(Ending, TooLittleMemoryOfADeviceIsNoFailure) {
   h.finish();
 }
 
-// Memory that runs out in the part of a step that its requests share fails these; so it is with each digest in turn, most
-// of which are made when a step is published.
+// Memory that runs out in the part of a step that its requests share fails these; so it is with each digest in turn,
+// most of which are made when a step is published.
 TEST_P(Ending, ADigestThatCannotBeHadFailsItsStepOnly) {
   const auto n_groups = static_cast<std::int32_t>(make_groups(GetParam()).size());
   int digests = 0;

@@ -250,7 +250,8 @@ TEST_P(Fairness, RequestsOnOnePrefixRunTogether) {
 
 COPPICE_FOR_ALL_DEPTHS(Fairness);
 
-// What the order saves on a deep queue of requests on several prefixes, at random: docs/adr/0017-admission-order.md.
+// What the order saves on a deep queue of requests on several prefixes, at random: docs/decisions.md,
+// "Who is admitted next".
 TEST(FairnessInFigures, RunningTogetherSavesComputingPrefixesAgain) {
   constexpr int kPrefix = 200, kOwn = 20;
   const auto seed = test_seed(20261123);

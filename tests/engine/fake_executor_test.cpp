@@ -109,7 +109,8 @@ TEST(FakeExecutor, StatesAreStoredAndLoaded) {
   EXPECT_EQ(executor.faults(), std::vector<std::string>{});
 }
 
-// A picture's rows among tokens: what follows depends on their values, not on which step or batch had them, or where they lay.
+// A picture's rows among tokens: what follows depends on their values, not on which step or batch had them, or where
+// they lay.
 TEST(FakeExecutor, RowsMayBeEmbeddings) {
   const auto picture = [](int i) { return RowSource::embedding(i); };
   ByHand whole, cut, other;

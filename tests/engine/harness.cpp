@@ -11,6 +11,7 @@
 #include "engine/oracle.h"
 #include "engine/piece_names.h"
 #include "support/fake_generation.h"
+#include "support/kept_answer.h"
 
 namespace coppice::testing {
 
@@ -54,46 +55,61 @@ std::string name_of_both(const ::testing::TestParamInfo<std::tuple<Groups, int>>
   return name_of(std::get<0>(info.param)) + (std::get<1>(info.param) > 0 ? "_ahead" : "");
 }
 
+namespace {
+
+/// By what happened to the request. None but a sample's last piece and a refusal may end it.
+struct Collector {
+  Result& result;
+  const engine::Event& event;
+
+  void operator()(const engine::Refused& refused) const {
+    EXPECT_TRUE(event.ended);
+    EXPECT_TRUE(std::ranges::all_of(result.samples, [](const auto& sample) { return sample.tokens.empty(); }));
+    EXPECT_FALSE(refused.message.empty());
+    result.refusal = refused.why;
+    result.message = refused.message;
+    result.retry_seconds = refused.retry_seconds;
+  }
+  void operator()(const engine::ScoredTokens& scored) const {
+    EXPECT_FALSE(event.ended);
+    EXPECT_TRUE(std::ranges::all_of(result.samples, [](const auto& sample) { return sample.tokens.empty(); }));
+    result.prompt.insert(result.prompt.end(), scored.tokens.begin(), scored.tokens.end());
+  }
+  void operator()(const engine::Progress& progress) const {
+    EXPECT_FALSE(event.ended);
+    EXPECT_TRUE(result.submission.progress) << "nobody asked";
+    result.progress.push_back(progress);
+  }
+  void operator()(const engine::Embedding& embedding) const {
+    EXPECT_FALSE(event.ended);
+    EXPECT_TRUE(result.embedding.empty()) << "a second embedding";
+    result.embedding = embedding.values;
+  }
+  void operator()(const engine::Sampled& sampled) const {
+    auto& sample = result.samples.at(static_cast<std::size_t>(sampled.sample));
+    EXPECT_FALSE(sample.finish) << "a piece after the sample's last one, request " << event.request;
+    if (sampled.piece.token >= 0) sample.tokens.push_back(sampled.piece.token);
+    if (sampled.so_far) result.so_far.push_back(*sampled.so_far);
+    EXPECT_EQ(sampled.so_far.has_value(), result.submission.progress && sampled.piece.token >= 0);
+    sample.text += sampled.piece.text;
+    sample.finish = sampled.piece.finish;
+    if (!sampled.message.empty()) result.message = sampled.message;
+    const bool all = std::ranges::all_of(result.samples, [](const auto& each) { return each.finish.has_value(); });
+    EXPECT_EQ(event.ended.has_value(), all) << "a request ends with the last sample's last piece";
+  }
+};
+
+}  // namespace
+
 void collect(Result& result, const engine::Event& event) {
   EXPECT_FALSE(result.done) << "an event after the last one, request " << event.request;
-  if (event.refusal) {
-    EXPECT_TRUE(event.done);
-    for (const auto& sample : result.samples) EXPECT_TRUE(sample.tokens.empty()) << "refused after tokens went out";
-    EXPECT_FALSE(event.message.empty());
-    result.refusal = event.refusal;
-    result.message = event.message;
-    result.retry_seconds = event.retry_seconds;
-  } else if (!event.prompt.empty()) {
-    EXPECT_TRUE(event.piece.token < 0 && event.piece.text.empty() && !event.piece.finish && !event.done);
-    for (const auto& sample : result.samples) EXPECT_TRUE(sample.tokens.empty()) << "the prompt comes first";
-    result.prompt.insert(result.prompt.end(), event.prompt.begin(), event.prompt.end());
-  } else if (event.progress) {
-    EXPECT_TRUE(event.piece.token < 0 && event.piece.text.empty() && !event.piece.finish && !event.done);
-    for (const auto& sample : result.samples) EXPECT_TRUE(sample.tokens.empty()) << "the prompt comes first";
-    result.progress.push_back(*event.progress);
-  } else if (!event.embedding.empty()) {
-    EXPECT_TRUE(event.piece.token < 0 && event.piece.text.empty() && !event.piece.finish && !event.done);
-    EXPECT_TRUE(result.embedding.empty()) << "a second embedding";
-    result.embedding = event.embedding;
-  } else {
-    auto& sample = result.samples.at(static_cast<std::size_t>(event.sample));
-    EXPECT_FALSE(sample.finish) << "a piece after the sample's last one, request " << event.request;
-    if (event.piece.token >= 0) sample.tokens.push_back(event.piece.token);
-    if (event.piece.token >= 0 && event.usage.prompt_tokens > 0 && result.submission.progress)
-      result.so_far.push_back(event.usage);
-    EXPECT_TRUE(event.done || result.submission.progress || event.usage.prompt_tokens == 0) << "nobody asked";
-    sample.text += event.piece.text;
-    sample.finish = event.piece.finish;
-    if (!event.message.empty()) result.message = event.message;
-    const bool all = std::ranges::all_of(result.samples, [](const auto& s) { return s.finish.has_value(); });
-    EXPECT_EQ(event.done, all) << "`done` comes with the last sample's last piece";
-  }
+  std::visit(Collector{result, event}, event.news);
   if (event.report) {
     EXPECT_FALSE(result.report) << "a second report, request " << event.request;
     result.report = event.report;
   }
-  result.done = event.done;
-  if (event.done) result.usage = event.usage;
+  result.done = event.ended.has_value();
+  if (event.ended) result.usage = *event.ended;
 }
 
 namespace {
@@ -314,21 +330,17 @@ Harness::Harness(const HarnessConfig& config) : config_(config), groups_(make_gr
   executor_ = std::make_unique<FakeExecutor>(cache_config(config), config.context_length, config.depth, config.seed);
   engine::EngineConfig with_clock = engine_config(config);
   with_clock.now = [this] { return now; };
-  engine_ = std::make_unique<engine::Engine>(kv::Cache(cache_config(config)), *executor_, with_clock,
-                                             [this](std::vector<engine::Event>&& events) {
-                                               EXPECT_FALSE(events.empty());
-                                               for (const auto& event : events) {
-                                                 if (event.prefixes) {
-                                                   answers_[event.request] = event.prefixes;
-                                                   continue;
-                                                 }
-                                                 Result& result = results_.at(event.request);
-                                                 collect(result, event);
-                                                 if (event.piece.token >= 0 && result.first_step < 0)
-                                                   result.first_step = steps_;
-                                                 if (event.done) result.done_step = steps_;
-                                               }
-                                             });
+  engine_ = std::make_unique<engine::Engine>(
+      kv::Cache(cache_config(config)), *executor_, with_clock, [this](std::vector<engine::Event>&& events) {
+        EXPECT_FALSE(events.empty());
+        for (const auto& event : events) {
+          Result& result = results_.at(event.request);
+          collect(result, event);
+          const auto* sampled = std::get_if<engine::Sampled>(&event.news);
+          if (sampled != nullptr && sampled->piece.token >= 0 && result.first_step < 0) result.first_step = steps_;
+          if (event.ended) result.done_step = steps_;
+        }
+      });
 }
 
 void Harness::attach(std::shared_ptr<FakeStore> store, std::uint8_t model, std::size_t n_buffers, bool load_always,
@@ -359,12 +371,10 @@ engine::RequestId Harness::submit(Submission submission) {
 }
 
 engine::PrefixAnswer Harness::ask(engine::PrefixCommand command) {
-  command.id = engine_->next_id();
-  const auto id = command.id;
-  engine_->ask(std::move(command));
+  const auto asker = KeptAnswer<engine::PrefixAnswer>::make();
+  engine_->ask(std::move(command), asker->reply());
   step();
-  const auto answer = answers_.find(id);
-  if (answer != answers_.end()) return *answer->second;
+  if (asker->answer) return *asker->answer;
   ADD_FAILURE() << "no answer";
   return {};
 }

@@ -34,7 +34,8 @@ inline std::int32_t scaled(Groups groups, int blocks) {
 }
 std::string name_of(const ::testing::TestParamInfo<Groups>& info);
 
-/// A `state_stride` with which no step ends for a state but where texts part, and states are kept at ends and branches only.
+/// A `state_stride` with which no step ends for a state but where texts part, and states are kept at ends and branches
+/// only.
 inline constexpr std::int32_t kNoStride = 1 << 20;
 
 struct HarnessConfig {
@@ -120,8 +121,8 @@ struct Result {
 void collect(Result& result, const engine::Event& event);
 
 /// What is wrong with a result, or an empty string: the tokens and the text of every sample are those of the
-/// oracle, as far as they go, and usage fits. Likewise the prompt's log-probabilities, all if there was to be an answer,
-/// and its embedding.
+/// oracle, as far as they go, and usage fits. Likewise the prompt's log-probabilities, all if there was to be an
+/// answer, and its embedding.
 std::string error_in(const Result& result, const std::vector<kv::GroupSpec>& groups);
 
 engine::Request make_request(engine::RequestId id, const Submission& submission);
@@ -152,7 +153,8 @@ class Harness {
  public:
   explicit Harness(const HarnessConfig& config);
 
-  /// A store behind the pool; it has its turn before each step. `model`: who has another can't use what this one stores.
+  /// A store behind the pool; it has its turn before each step. `model`: who has another can't use what this one
+  /// stores.
   void attach(std::shared_ptr<FakeStore> store, std::uint8_t model = 1, std::size_t n_buffers = 8,
               bool load_always = false, bool all_evicted = false, bool lasting = true);
 
@@ -193,7 +195,6 @@ class Harness {
   std::shared_ptr<tier::Buffers> loads_, stores_;
   std::unique_ptr<engine::Engine> engine_;
   std::map<engine::RequestId, Result> results_;
-  std::map<engine::RequestId, std::shared_ptr<const engine::PrefixAnswer>> answers_;
   int steps_ = 0;
 };
 

@@ -26,7 +26,7 @@ class InFlightList : public ::testing::Test {
   }
   Sequence& leader(int shared, int own, std::int32_t computed = 0) {
     Sequence& sequence = make(shared, own, computed);
-    sequence.state = SequenceState::kPrefill;
+    sequence.stage = SequenceStage::kPrefill;
     list_.lead(sequence);
     return sequence;
   }
@@ -76,9 +76,9 @@ TEST_F(InFlightList, WakesThoseWhoseBlocksAreAllThere) {
   first.computed = 40;
   list_.wake();
   EXPECT_EQ(list_.followers(), 1);
-  EXPECT_EQ(a.state, SequenceState::kReady);
-  EXPECT_EQ(b.state, SequenceState::kFollowing);
-  EXPECT_EQ(c.state, SequenceState::kReady);
+  EXPECT_EQ(a.stage, SequenceStage::kReady);
+  EXPECT_EQ(b.stage, SequenceStage::kFollowing);
+  EXPECT_EQ(c.stage, SequenceStage::kReady);
   list_.unfollow(b);
   EXPECT_EQ(list_.followers(), 0);
   EXPECT_EQ(b.leader, nullptr);
@@ -91,7 +91,7 @@ TEST_F(InFlightList, ALostLeaderWakesAllAndLeadsNoMore) {
   for (Sequence* s : {&a, &b}) follow(*s);
   list_.leave(first);
   EXPECT_EQ(list_.followers(), 0);
-  for (Sequence* s : {&a, &b}) EXPECT_EQ(s->state, SequenceState::kReady);
+  for (Sequence* s : {&a, &b}) EXPECT_EQ(s->stage, SequenceStage::kReady);
   EXPECT_FALSE(list_.find(a, 0).has_value());
 }
 

@@ -1,5 +1,6 @@
-// Keys that flood the engine with requests of any kind, at random, and one that sends chats: what the others send delays these by a bounded
-// number of steps, however they come (open loop). Of more than its part they wait for those of their own key that came before.
+// Keys that flood the engine with requests of any kind, at random, and one that sends chats: what the others send
+// delays these by a bounded number of steps, however they come (open loop). Of more than its part they wait for those
+// of their own key that came before.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -84,8 +85,8 @@ class Flooded {
         1 + static_cast<int>(std::max<std::int64_t>(rest, 0) / cache.blocks_needed(kPrompt + kAnswer, 1));
     most_chats_ = std::max(std::min(config.max_batch / keys, blocks), 1);
     const int rows = std::max(config.step_tokens / 2, config.block_size) / keys;
-    // The rows of all chats' prompts at the part of a step that is theirs, each chunk of a state's stride in a step of its own; the
-    // step that runs when it comes, and one more each where one is planned ahead.
+    // The rows of all chats' prompts at the part of a step that is theirs, each chunk of a state's stride in a step of
+    // its own; the step that runs when it comes, and one more each where one is planned ahead.
     most_steps_ = (most_chats_ * kPrompt + rows - 1) / rows + 6 + 2 * depth;
     return config;
   }

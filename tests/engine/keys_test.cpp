@@ -134,7 +134,8 @@ TEST_P(Keys, TakeRoomOfTheKeyThatHasMost) {
   h.finish();
 }
 
-/// However many places it takes, places that become free go to who has fewer: nothing is taken back that was just given.
+/// However many places it takes, places that become free go to who has fewer: nothing is taken back that was just
+/// given.
 TEST_P(Keys, WhoHoldsLeastIsNext) {
   Harness h({.groups = groups(), .max_batch = 8, .depth = depth()});
   const auto submit = [&](const char* key, int n = 1) {

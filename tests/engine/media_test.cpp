@@ -1,5 +1,5 @@
-// Prompts with media (pictures): some can't be cut, because their rows see each other both ways. The oracle knows what all of that gives; so a
-// medium that was cut, half matched, or mistaken for another shows as a wrong token.
+// Prompts with media (pictures): some can't be cut, because their rows see each other both ways. The oracle knows what
+// all of that gives; so a medium that was cut, half matched, or mistaken for another shows as a wrong token.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -190,7 +190,8 @@ TEST_P(Media, PinsEndWhereThePromptMayBeCut) {
   EXPECT_EQ(pins[1].prefix->pinned_tokens, (19 + kRows + 20) / 8 * 8);
 }
 
-// A pool that is too small for all, cancellations, samples, scores, priorities: nothing is ever cut, half matched or mistaken.
+// A pool that is too small for all, cancellations, samples, scores, priorities: nothing is ever cut, half matched or
+// mistaken.
 TEST_P(Media, AnyLoad) {
   const auto seed = test_seed(20261127 + static_cast<std::uint64_t>(depth()));
   std::mt19937_64 dice(seed);

@@ -15,8 +15,8 @@ class Oracle {
   explicit Oracle(std::vector<kv::GroupSpec> groups);
 
   void feed(kv::Token token);
-  /// All of a prompt's words (support/kv_words.h), or tokens. Calls after(i) behind each; what a medium that can't be cut gives is there
-  /// when all of it is.
+  /// All of a prompt's words (support/kv_words.h), or tokens. Calls after(i) behind each; what a medium that can't be
+  /// cut gives is there when all of it is.
   void feed_all(std::span<const kv::Token> words, const std::function<void(std::size_t)>& after = {});
   /// The hash in the logits row of the token fed last; in after(i) of that word.
   std::uint64_t logits_hash() const { return logits_; }

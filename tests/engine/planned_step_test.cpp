@@ -20,7 +20,7 @@ class PlannedParts : public ::testing::Test {
   engine::StepPart& add(int rows) {
     engine::OpenRequest& open = requests_.emplace_back(make_request(requests_.size(), {.prompt = Prompt(20, 7)}));
     engine::Sequence& sequence = *open.sequences.front();
-    sequence.state = engine::SequenceState::kPrefill;
+    sequence.stage = engine::SequenceStage::kPrefill;
     sequence.seq = cache_.admit({.prompt = open.request.prompt}).value();
     std::vector<kv::BlockOp> ops;
     EXPECT_TRUE(cache_.extend(sequence.seq, rows, ops));

@@ -1,5 +1,5 @@
-// Embeddings of prompts: the right hidden states, each once, whatever the chunks, the cache and preemption do; no logits for
-// them; what they take from the cache, and what others find there.
+// Embeddings of prompts: the right hidden states, each once, whatever the chunks, the cache and preemption do; no
+// logits for them; what they take from the cache, and what others find there.
 #include <gtest/gtest.h>
 
 #include <algorithm>

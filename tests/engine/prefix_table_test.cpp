@@ -166,7 +166,7 @@ TEST(PrefixTable, TimeEndsItWhileNothingRuns) {
   bool done = false;
   engine::Engine engine(kv::Cache(cache_config(config)), executor, engine_config(config), [&](auto&& events) {
     const std::lock_guard lock(mutex);
-    done = events.back().done;
+    done = events.back().ended.has_value();
     changed.notify_one();
   });
   std::jthread thread([&] { engine.run(); });

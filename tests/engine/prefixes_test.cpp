@@ -199,8 +199,8 @@ TEST_P(Prefixes, AnAnswerThatGrowsIsNotCutForAPin) {
   }
 }
 
-// All that decides is whether the request begins with the pin's tokens: a hundred trees of random texts of few letters, whose blocks are
-// one another's siblings and agree in part.
+// All that decides is whether the request begins with the pin's tokens: a hundred trees of random texts of few letters,
+// whose blocks are one another's siblings and agree in part.
 TEST_P(Prefixes, AHitIsARequestThatBeginsWithAllPinnedTokens) {
   std::mt19937_64 random(test_seed(24));
   const auto draw = [&](std::size_t n) { return random_prompt(random, n, 2); };

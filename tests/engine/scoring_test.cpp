@@ -1,5 +1,5 @@
-// Log-probabilities of prompts: each wanted token once and right, whatever the chunks, the cache and preemption do; logits of
-// few rows at a time; and what others share meanwhile.
+// Log-probabilities of prompts: each wanted token once and right, whatever the chunks, the cache and preemption do;
+// logits of few rows at a time; and what others share meanwhile.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -14,8 +14,8 @@ std::int64_t ended(const Harness& h) {
   return std::ranges::count_if(h.results(), [](const auto& each) { return each.second.done; });
 }
 
-/// Two that decode, in a pool that is too small for both. `first`: prompt tokens of the older one, so that now it and now
-/// the younger one is the first to want a block.
+/// Two that decode, in a pool that is too small for both. `first`: prompt tokens of the older one, so that now it and
+/// now the younger one is the first to want a block.
 struct World {
   Harness h{{.num_blocks = 12, .max_batch = 8, .growth_room = false}};
   explicit World(std::size_t first) {

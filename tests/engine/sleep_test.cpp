@@ -103,6 +103,17 @@ TEST_P(Sleep, NeverWhereNobodyWantsItOrTheDeviceCannot) {
   EXPECT_FALSE(cannot.snapshot().asleep);
 }
 
+TEST_P(Sleep, ADeviceThatFailsMeanwhileEndsNoEngine) {
+  Harness h = make();
+  h.executor().fail_sleep();
+  h.now += 1h;
+  idle(h);
+  EXPECT_FALSE(h.snapshot().asleep);
+  const auto id = h.submit({.prompt = random_prompt(random_, 30), .max_tokens = 3});
+  h.finish();
+  EXPECT_EQ(h.result(id).samples[0].tokens.size(), 3U);
+}
+
 INSTANTIATE_TEST_SUITE_P(Depths, Sleep, ::testing::Values(0, 1));
 
 }  // namespace

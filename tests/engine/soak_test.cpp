@@ -1,6 +1,7 @@
 // Everything at once, at random: submissions of related prompts, samples, salts, priorities, deadlines, cancellations,
-// failed steps, tiny pools, budgets and queues, sharing on and off; every second round over an executor that works one step ahead. Every stream is compared with the oracle, the cache
-// is checked after every step, and at the end of a round nothing is held.
+// failed steps, tiny pools, budgets and queues, sharing on and off; every second round over an executor that works one
+// step ahead. Every stream is compared with the oracle, the cache is checked after every step, and at the end of a
+// round nothing is held.
 //
 // An operation is a submission, a cancellation or a step. There are a million (COPPICE_OPERATIONS: another number), and
 // each hard transition must be met at least a thousand times (or once in a thousand operations), a quarter of both with
@@ -195,7 +196,8 @@ using Soak = PerGroups;
 TEST_P(Soak, EveryStreamIsRight) {
   const auto seed = test_seed(20240602);
   const std::int64_t of_all = operations_wanted(kDefaultOperations);
-  // Where a match needs a state, some transitions are met half as often; over an executor that works ahead, some less often, too.
+  // Where a match needs a state, some transitions are met half as often; over an executor that works ahead, some less
+  // often, too.
   const std::int64_t wanted = part(of_all) * (GetParam() == Groups::kFullAndRecurrent ? 6 : 3) / 2;
   const std::int64_t least = part(of_all / 1000);
   Met met;

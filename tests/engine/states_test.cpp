@@ -1,5 +1,5 @@
-// Models with recurrent layers: where requests start, what is kept for the next ones, and what they are told. The random tests
-// (soak_test and others) run with such layers, too.
+// Models with recurrent layers: where requests start, what is kept for the next ones, and what they are told. The
+// random tests (soak_test and others) run with such layers, too.
 #include <gtest/gtest.h>
 
 #include <iostream>
@@ -176,7 +176,8 @@ TEST(States, AStepThatFailsLosesNoKeptState) {
   EXPECT_EQ(error_in(h.result(again), h.groups()), "");
 }
 
-/// Agents: eight sessions of 40 turns, interleaved; half way each parts into three branches. They share a system prompt.
+/// Agents: eight sessions of 40 turns, interleaved; half way each parts into three branches. They share a system
+/// prompt.
 struct Agents {
   double cached = 0;  ///< part of all prompts' tokens
   double known = 0;   ///< ... that an endless cache of keys, values and states at each token would find

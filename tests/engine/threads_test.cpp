@@ -1,8 +1,9 @@
-// The engine in its thread, clients in theirs: submit, cancel, snapshot and stop at any time; the cache is checked after each
-// step. Fit for TSan.
+// The engine in its thread, clients in theirs: submit, cancel, snapshot and stop at any time; the cache is checked
+// after each step. Fit for TSan.
 //
-// An operation is a submission or a cancellation. There are some 2,800 in all (COPPICE_OPERATIONS: another number, in rounds
-// of a fresh engine), a quarter of them with each set of groups and each depth of the executor, and each hard transition must be met once in a thousand.
+// An operation is a submission or a cancellation. There are some 2,800 in all (COPPICE_OPERATIONS: another number, in
+// rounds of a fresh engine), a quarter of them with each set of groups and each depth of the executor, and each hard
+// transition must be met once in a thousand.
 #include <gtest/gtest.h>
 
 #include <atomic>

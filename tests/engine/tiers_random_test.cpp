@@ -1,9 +1,10 @@
-// Everything at once, at random, over a store that is late, fails, lies and forgets: servers that stop and start on what others have stored, other
-// weights in the same store, tiny pools, cancellations, deadlines, preemptions, failed steps, resets. Every stream is compared with the oracle, the
-// cache is checked after every step, and at the end nothing is held: no block, no buffer.
+// Everything at once, at random, over a store that is late, fails, lies and forgets: servers that stop and start on
+// what others have stored, other weights in the same store, tiny pools, cancellations, deadlines, preemptions, failed
+// steps, resets. Every stream is compared with the oracle, the cache is checked after every step, and at the end
+// nothing is held: no block, no buffer.
 //
-// An operation is a submission, a cancellation or a step; COPPICE_OPERATIONS of them. Each hard transition must be met two thousand times in a
-// million, a quarter of these with each kind of groups.
+// An operation is a submission, a cancellation or a step; COPPICE_OPERATIONS of them. Each hard transition must be met
+// two thousand times in a million, a quarter of these with each kind of groups.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -34,7 +35,8 @@ class Server {
                                                      .lies = some(30),
                                                      .wrong_answer = some(10),
                                                      .forgets = some(2),
-                                                     .drops = some(30)});
+                                                     .drops = some(30),
+                                                     .shares = pick(0, 2) == 0});
     store_->ignore_forget();
     model_ = pick(0, 6) == 0 ? 2 : 1;
     h_.attach(store_, model_, static_cast<std::size_t>(pick(1, 12)), /*load_always=*/true, pick(0, 3) == 0);

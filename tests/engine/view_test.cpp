@@ -5,6 +5,7 @@
 
 #include "engine/harness.h"
 #include "engine/mailbox.h"
+#include "support/kept_answer.h"
 
 namespace coppice::testing {
 namespace {
@@ -22,10 +23,9 @@ class Watched {
     executor_ = std::make_unique<FakeExecutor>(cache_config(config));
     engine::EngineConfig engine = engine_config(config);
     engine.now = [this] { return now += per_look; };
-    engine_ = std::make_unique<engine::Engine>(kv::Cache(cache_config(config)), *executor_, engine,
-                                               [this](std::vector<engine::Event>&& events) {
-                                                 for (auto& event : events) take(std::move(event));
-                                               });
+    engine_ = std::make_unique<engine::Engine>(
+        kv::Cache(cache_config(config)), *executor_, engine,
+        [this](std::vector<engine::Event>&& events) { events_ += static_cast<int>(events.size()); });
   }
 
   engine::RequestId submit(const Submission& submission) {
@@ -40,36 +40,42 @@ class Watched {
   bool step() { return engine_->step(); }
   /// Takes a step, if anybody runs.
   View look(kv::Namespace ns = {}, kv::PictureLimits limits = {.nodes = 99, .depth = 99, .head_tokens = 99}) {
-    const auto id = engine_->next_id();
-    engine_->ask({.id = id, .ns = std::move(ns), .limits = limits});
+    const auto asker = ask({.ns = std::move(ns), .limits = limits});
     EXPECT_TRUE(engine_->step());
-    EXPECT_TRUE(views_.contains(id));
-    return views_.contains(id) ? *views_.at(id) : View{};
+    EXPECT_TRUE(asker->answer);
+    return asker->answer ? *asker->answer : View{};
+  }
+  /// Null: too many wait.
+  std::shared_ptr<KeptAnswer<View>> ask(engine::Question question = {}) {
+    auto asker = KeptAnswer<View>::make();
+    if (!engine_->ask(std::move(question), asker->reply())) return nullptr;
+    questions_.push_back(asker);
+    return asker;
+  }
+  std::shared_ptr<KeptAnswer<engine::PrefixAnswer>> order(engine::PrefixCommand order) {
+    auto asker = KeptAnswer<engine::PrefixAnswer>::make();
+    if (!engine_->ask(std::move(order), asker->reply())) return nullptr;
+    orders_.push_back(asker);
+    return asker;
   }
   engine::Engine& engine() { return *engine_; }
   int events() const { return events_; }
-  std::size_t views() const { return views_.size(); }
-  const std::vector<engine::RequestId>& answered() const { return answered_; }  ///< orders about prefixes
+  std::size_t views() const { return answered(questions_); }
+  std::size_t obeyed() const { return answered(orders_); }  ///< orders about prefixes
 
   engine::Clock::time_point now{std::chrono::hours(1)};
   engine::Clock::duration per_look{0};  ///< that passes between two looks at the clock
 
  private:
-  void take(engine::Event&& event) {
-    if (event.view) {
-      EXPECT_TRUE(event.done);
-      views_[event.request] = event.view;
-    } else if (event.prefixes) {
-      answered_.push_back(event.request);
-    } else {
-      ++events_;
-    }
+  static std::size_t answered(const auto& askers) {
+    return static_cast<std::size_t>(
+        std::ranges::count_if(askers, [](const auto& asker) { return asker->answer != nullptr; }));
   }
 
   std::unique_ptr<FakeExecutor> executor_;
   std::unique_ptr<engine::Engine> engine_;
-  std::map<engine::RequestId, std::shared_ptr<const View>> views_;
-  std::vector<engine::RequestId> answered_;
+  std::vector<std::shared_ptr<KeptAnswer<View>>> questions_;
+  std::vector<std::shared_ptr<KeptAnswer<engine::PrefixAnswer>>> orders_;
   int events_ = 0;
 };
 
@@ -220,7 +226,7 @@ TEST_P(Watching, ManyRequestsAreCutShort) {
 
 TEST_P(Watching, ManyQuestionsTakeManySteps) {
   Watched w(GetParam());
-  for (int i = 0; i < 7; ++i) w.engine().ask({.id = w.engine().next_id(), .ns = {}, .limits = {}});
+  for (int i = 0; i < 7; ++i) w.ask();
   int steps = 0;
   while (w.step()) ++steps;
   EXPECT_EQ(steps, 7);
@@ -229,59 +235,85 @@ TEST_P(Watching, ManyQuestionsTakeManySteps) {
 
 TEST_P(Watching, QuestionsAreCountedAndDroppedWithTheirAsker) {
   Watched w(GetParam());
-  const auto ask = [&] {
-    const auto id = w.engine().next_id();
-    return w.engine().ask({.id = id, .ns = {}, .limits = {}}) ? id : 0;
-  };
   for (int i = 0; i < 10'000; ++i) {
-    const auto id = ask();
-    ASSERT_NE(id, 0U) << i;
-    w.engine().cancel(id);
+    const auto asker = w.ask();
+    ASSERT_TRUE(asker) << i;
+    asker->waiting = false;
   }
   EXPECT_FALSE(w.step()) << "nobody asks any more";
-  for (std::size_t i = 0; i < engine::kMostQuestions; ++i) EXPECT_NE(ask(), 0U) << i;
-  EXPECT_EQ(ask(), 0U);
+  for (std::size_t i = 0; i < engine::kMostQuestions; ++i) EXPECT_TRUE(w.ask()) << i;
+  EXPECT_FALSE(w.ask());
   w.run();
   EXPECT_EQ(w.views(), engine::kMostQuestions);
-  EXPECT_NE(ask(), 0U);
+  const auto asker = w.ask();
+  ASSERT_TRUE(asker);
+  w.engine().stop();
+  EXPECT_TRUE(asker->is_told && !asker->answer) << "nobody waits for an engine that ends";
+  EXPECT_TRUE(w.ask()->is_told) << "nor for one that has ended";
+  w.run();
 }
 
 TEST_P(Watching, OrdersAboutPrefixesAreCountedAndAFewAreObeyedInAStep) {
   using Kind = engine::PrefixCommand::Kind;
   Watched w(GetParam());
-  const auto order = [&](Kind kind) {
-    const auto id = w.engine().next_id();
-    return w.engine().ask({.id = id, .kind = kind}) ? id : 0;
-  };
   for (int i = 0; i < 10'000; ++i) {
-    const auto id = order(Kind::kList);
-    ASSERT_NE(id, 0U) << i;
-    w.engine().cancel(id);
+    const auto asker = w.order({.kind = Kind::kList});
+    ASSERT_TRUE(asker) << i;
+    asker->waiting = false;
   }
   EXPECT_FALSE(w.step()) << "nobody asks any more";
   for (std::size_t i = 0; i < engine::kMostOrders; ++i) {
-    const auto id = order(Kind::kEnd);
-    EXPECT_NE(id, 0U) << i;
-    w.engine().cancel(id);  // what was ordered is done, though nobody waits for the answer
+    const auto asker = w.order({.kind = Kind::kEnd});
+    ASSERT_TRUE(asker) << i;
+    asker->waiting = false;  // what was ordered is done, though nobody waits for the answer
   }
-  EXPECT_EQ(order(Kind::kEnd), 0U);
-  const auto urgent = order(Kind::kKeepPayers);
-  EXPECT_NE(urgent, 0U) << "a key that goes is not to stay for want of room";
+  EXPECT_FALSE(w.order({.kind = Kind::kEnd}));
+  const auto urgent = w.order({.kind = Kind::kKeepPayers});
+  ASSERT_TRUE(urgent) << "a key that goes is not to stay for want of room";
   EXPECT_TRUE(w.step());
-  EXPECT_EQ(w.answered().size(), 4U);
-  EXPECT_EQ(w.answered().front(), urgent);
+  EXPECT_EQ(w.obeyed(), 4U);
+  EXPECT_TRUE(urgent->answer);
   w.run();
-  EXPECT_EQ(w.answered().size(), engine::kMostOrders + 1);
+  EXPECT_EQ(w.obeyed(), engine::kMostOrders + 1);
 }
 
-/// However many ask without end: of the time that passes between the first answer and the last a twentieth goes to answers.
+/// Reads the figures when it has its answer, as a client does.
+class LooksAtFigures final : public engine::Asker<engine::PrefixAnswer> {
+ public:
+  explicit LooksAtFigures(engine::Engine& engine) : engine_(engine) {}
+  void told(std::shared_ptr<const engine::PrefixAnswer>) noexcept override { pinned = engine_.snapshot().cache.pinned; }
+  bool waits() const noexcept override { return true; }
+  std::int64_t pinned = -1;
+
+ private:
+  engine::Engine& engine_;
+};
+
+TEST_P(Watching, AnswersComeBehindTheFiguresThatTheyMade) {
+  std::mt19937_64 random(1);
+  Watched w(GetParam(), {.share = true});
+  w.submit({.prompt = random_prompt(random, 40),
+            .only_prompt = true,
+            .pins = {{.tokens = 40, .ttl = std::chrono::hours(1)}},
+            .payer = "me"});
+  w.run();
+  ASSERT_GT(w.engine().snapshot().cache.pinned, 0);
+  const auto asker = std::make_shared<LooksAtFigures>(w.engine());
+  w.engine().ask(engine::PrefixCommand{.kind = engine::PrefixCommand::Kind::kReset},
+                 engine::Reply<engine::PrefixAnswer>(asker));
+  w.run();
+  EXPECT_EQ(asker->pinned, 0);
+}
+
+/// However many ask without end: of the time that passes between the first answer and the last a twentieth goes to
+/// answers.
 TEST_P(Watching, AnswersTakeASmallPartOfTheTimeOfThoseWhoRun) {
   Watched w(GetParam());
   w.per_look = std::chrono::milliseconds(1);  // so an answer takes one
   w.submit({.prompt = Prompt{1, 2, 3}, .max_tokens = 400});
   const auto start = w.now;
   while (w.step()) {
-    while (w.engine().ask({.id = w.engine().next_id(), .ns = {}, .limits = {}})) {
+    while (w.ask()) {
     }
     if (w.engine().snapshot().running_requests == 0 && w.events() > 0) break;
   }
@@ -290,13 +322,13 @@ TEST_P(Watching, AnswersTakeASmallPartOfTheTimeOfThoseWhoRun) {
   EXPECT_LE(w.views(), static_cast<std::size_t>(passed / 20 + 2));
 }
 
-/// However long they take: whoever asked gives up after a minute.
+/// However long they take.
 TEST_P(Watching, AnswersComeEverySecond) {
   Watched w(GetParam());
   w.per_look = std::chrono::milliseconds(500);
   w.submit({.prompt = Prompt{1, 2, 3}, .max_tokens = 400});
   const auto start = w.now;
-  for (int i = 0; i < 10; ++i) w.engine().ask({.id = w.engine().next_id(), .ns = {}, .limits = {}});
+  for (int i = 0; i < 10; ++i) w.ask();
   while (w.views() < 10 && w.step()) w.now += std::chrono::milliseconds(10);
   EXPECT_EQ(w.views(), 10U);
   EXPECT_LE(w.now - start, std::chrono::seconds(40));

@@ -1,4 +1,5 @@
-// What is in batches, read by another one's MessagePack. That vLLM's structures give the same bytes is tried in tests/e2e/test_kv_events.py.
+// What is in batches, read by another one's MessagePack. That vLLM's structures give the same bytes is tried in
+// tests/e2e/test_kv_events.py.
 #include "events/encode.h"
 
 #include <gtest/gtest.h>
@@ -190,7 +191,7 @@ TEST(EncodeTest, EachMediumHasEventsOfItsOwn) {
     return events[i]["type"] == type && events[i]["medium"] == medium && events[i]["block_hashes"] == hashes;
   };
   EXPECT_TRUE(is(0, "BlockStored", "GPU", {name(1), name(2)}));
-  EXPECT_TRUE(is(1, "BlockStored", "CPU_PINNED", {name(2)}) && is(2, "BlockStored", "DISK", {name(2)}));
+  EXPECT_TRUE(is(1, "BlockStored", "CPU", {name(2)}) && is(2, "BlockStored", "DISK", {name(2)}));
   EXPECT_EQ(events[2]["parent_block_hash"], name(1));
   EXPECT_TRUE(is(3, "BlockRemoved", "GPU", {name(2)}) && is(4, "BlockRemoved", "DISK", {name(2)}));
 }

@@ -1,5 +1,6 @@
-// What routers are told is what the cache has, and a folder behind it: over 100,000 operations of the model-based random test, a consumer that misses
-// batches, asks for them again, and falls behind; servers that end and find the folder again. COPPICE_SEED=n replays a run.
+// What routers are told is what the cache has, and a folder behind it: over 100,000 operations of the model-based
+// random test, a consumer that misses batches, asks for them again, and falls behind; servers that end and find the
+// folder again. COPPICE_SEED=n replays a run.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -112,7 +113,7 @@ class Folder {
     if (what < 60) {
       if (!held.empty()) use(held[dice() % held.size()], what < 42);
     } else if (what < 62) {
-      folder_.forget({.place = {}, .model = {}, .space = {}, .unused_for = {}});
+      folder_.forget({.kind = {}, .model = {}, .space = {}, .unused_for = {}});
     } else {
       if (what == 62) damage(held, dice);
       std::ignore = disk_.files->remove("lock");  // somebody does: it is off, and opened again

@@ -62,6 +62,17 @@ class Peer {
     for (std::size_t i = 0; i < frames.size(); ++i)
       zmq_send(socket_, frames[i].data(), frames[i].size(), i + 1 < frames.size() ? ZMQ_SNDMORE : 0);
   }
+  /// It waits until the other side has ended the connection. False: that goes on.
+  bool sends_in_vain(const Frames& frames) {
+    zmq_socket_monitor(socket_, "inproc://ended", ZMQ_EVENT_DISCONNECTED);
+    void* const monitor = zmq_socket(context_, ZMQ_PAIR);
+    zmq_connect(monitor, "inproc://ended");
+    send(frames);
+    zmq_pollitem_t item = {monitor, 0, ZMQ_POLLIN, 0};
+    const bool ended = zmq_poll(&item, 1, kPatienceMs) == 1;
+    zmq_close(monitor);
+    return ended;
+  }
 
  private:
   void* context_;
@@ -165,6 +176,11 @@ TEST_F(PublisherTest, RepeatsWhatSomebodyMissed) {
   EXPECT_EQ(answers(last + 1).size(), 1U);
   asks.send({"", "seven"});  // is no number: nobody answers, and the next one is answered
   EXPECT_EQ(answers(last).size(), 2U);
+}
+
+TEST_F(PublisherTest, TakesNoLargeFrames) {
+  Peer large(ZMQ_DEALER, place("replay"));
+  EXPECT_TRUE(large.sends_in_vain({"", std::string(std::size_t{1} << 20, 'x')}));
 }
 
 TEST_F(PublisherTest, SaysWhatItCannotBind) {

@@ -41,11 +41,11 @@ class StoredBlocksTest : public testing::Test {
     }
   }
 
-  void enters(std::size_t i, tier::Place place = tier::Place::kDisk) {
+  void enters(std::size_t i, tier::StoreKind place = tier::StoreKind::kDisk) {
     const Piece& piece = pieces_[i];
     stored_.entered(place, piece_of(piece.digest), {piece_of(piece.digest), piece.text, piece.origin});
   }
-  void leaves(std::size_t i, tier::Place place = tier::Place::kDisk) {
+  void leaves(std::size_t i, tier::StoreKind place = tier::StoreKind::kDisk) {
     stored_.left(place, piece_of(pieces_[i].digest));
   }
   /// What comes, in a word each: "+0" entered, "-0" left; "h" before it: in the host's memory.
@@ -70,7 +70,7 @@ class StoredBlocksTest : public testing::Test {
 TEST_F(StoredBlocksTest, WhatComesAndGoesIsToldOnce) {
   enters(1);
   enters(0);
-  enters(1, tier::Place::kHost);
+  enters(1, tier::StoreKind::kHost);
   EXPECT_EQ(told(), Words({"+1", "+0", "h+1"}));
   leaves(1);
   enters(2);
@@ -88,9 +88,9 @@ TEST_F(StoredBlocksTest, AnewWhatComesBeforeIsToldBefore) {
 
 TEST_F(StoredBlocksTest, APlaceThatIsEmptiedTakesNothingElseAlong) {
   enters(0);
-  enters(0, tier::Place::kHost);
+  enters(0, tier::StoreKind::kHost);
   told();
-  stored_.emptied(tier::Place::kDisk);
+  stored_.emptied(tier::StoreKind::kDisk);
   enters(1);
   EXPECT_EQ(told(), Words({"-0", "+1"}));
   EXPECT_EQ(told(/*anew=*/true), Words({"h+0", "+1"}));

@@ -1,5 +1,5 @@
-// What the CUDA executor does on the host: which models it takes, how it packs their matrices, how it plans a step and cuts one that has
-// no room into parts. Needs no GPU.
+// What the CUDA executor does on the host: which models it takes, how it packs their matrices, how it plans a step and
+// cuts one that has no room into parts. Needs no GPU.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -258,7 +258,8 @@ TEST(StepPlanTest, PartsAreTheWholeBatch) {
   }
 }
 
-/// What recurrent layers and attention do, in small: a state is a number of all rows so far, and a row gives the one behind all that it sees.
+/// What recurrent layers and attention do, in small: a state is a number of all rows so far, and a row gives the one
+/// behind all that it sees.
 std::vector<std::uint64_t> run_small(const Batch& batch, std::map<kv::BlockId, std::uint64_t>& pages) {
   std::vector<std::uint64_t> given;
   for (const BatchSequence& s : batch.sequences) {
@@ -290,7 +291,8 @@ int run_in_parts(const Batch& batch, int room, std::map<kv::BlockId, std::uint64
          run_in_parts(part_of(batch, cut, batch.n_rows() - cut), room, pages, given);
 }
 
-/// However often a step is cut, each part begins with the state that the one before has left, and each row has all that it sees.
+/// However often a step is cut, each part begins with the state that the one before has left, and each row has all that
+/// it sees.
 TEST(StepPlanTest, PartsGiveWhatTheWholeGives) {
   std::mt19937_64 random(test::test_seed());
   int apart = 0;
@@ -446,6 +448,24 @@ TEST(BatchCheckTest, DrawnTokens) {
     bad.sample_rows = wrong;
     EXPECT_THROW(check_batch(bad, limits), StepError);
   }
+}
+
+/// Of models whose positions have three parts, also where rows have none but their indices.
+TEST(StepPlanTest, PositionsHaveTheirParts) {
+  const test::AttentionCase c = test::make_case(
+      "two", std::vector<test::Path>{{.length = 40, .n_rows = 2}, {.length = 7, .n_rows = 1}}, 32, {}, 1);
+  const auto groups = one_group(c);
+  StepPlan plan(step_limits(8, 4, 64, groups, 0), groups, 132, /*position_size=*/3);
+  Batch batch = batch_of(c);
+  batch.positions.clear();
+  const auto positions = [&] {
+    EXPECT_TRUE(plan.plan(batch));
+    return std::vector(plan.positions().begin(), plan.positions().end());
+  };
+  const auto at = [&](std::size_t sequence) { return batch.sequences[sequence].first_position; };
+  EXPECT_EQ(positions(), (std::vector{at(0), at(0), at(0), at(0) + 1, at(0) + 1, at(0) + 1, at(1), at(1), at(1)}));
+  batch.positions = {{5, 6, 7}, {5, 7, 6}, {3, 2, 1}};
+  EXPECT_EQ(positions(), (std::vector{5, 6, 7, 5, 7, 6, 3, 2, 1}));
 }
 
 /// Whatever little memory partial states have, a row alone fits, so any batch runs in parts.

@@ -1,5 +1,5 @@
-// Embeddings of real texts, by the engine, against libllama's: with weights in f32, where only real mistakes show, and of the
-// quantised file, where the measure is libllama's own spread.
+// Embeddings of real texts, by the engine, against libllama's: with weights in f32, where only real mistakes show, and
+// of the quantised file, where the measure is libllama's own spread.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -67,9 +67,9 @@ class Embedder {
 
   void take(std::vector<engine::Event>&& events) {
     for (engine::Event& event : events) {
-      EXPECT_FALSE(event.refusal) << event.message;
-      if (!event.embedding.empty()) embedding_ = std::move(event.embedding);
-      if (event.done) cached = event.usage.cached_tokens;
+      if (auto* refused = std::get_if<engine::Refused>(&event.news)) ADD_FAILURE() << refused->message;
+      if (auto* embedding = std::get_if<engine::Embedding>(&event.news)) embedding_ = std::move(embedding->values);
+      if (event.ended) cached = event.ended->cached_tokens;
     }
   }
 

@@ -1,6 +1,7 @@
-// Every family in every KV format, on tiny random models with f32 weights, through the real cache: two sequences fork a third
-// in the middle of a block, behind windows, in chunks, and decode together. Libllama, which has f16 only, says how far the format is
-// off; the two backends that read all formats, by different code, must agree much better than that.
+// Every family in every KV format, on tiny random models with f32 weights, through the real cache: two sequences fork a
+// third in the middle of a block, behind windows, in chunks, and decode together. Libllama, which has f16 only, says
+// how far the format is off; the two backends that read all formats, by different code, must agree much better than
+// that.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

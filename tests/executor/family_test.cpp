@@ -223,8 +223,8 @@ TEST(SlidingLayersTest, APoolHoldsAsManyTokensAsTheirBytesSay) {
       << tokens << " tokens";
 }
 
-/// Libllama ignores Phi-3's window. In a model of one layer a token's logits are those of the tokens in its window alone, and
-/// where these begin doesn't matter: positions are relative.
+/// Libllama ignores Phi-3's window. In a model of one layer a token's logits are those of the tokens in its window
+/// alone, and where these begin doesn't matter: positions are relative.
 TEST(Phi3Test, AWindowInAllLayersHidesWhatLiesBefore) {
   constexpr int kWindow = 9;
   auto models = test::family_models();

@@ -1,5 +1,5 @@
-// Families with recurrent layers, on tiny random models with f32 weights: prompts in one go and in chunks, decodes, and sequences that
-// part give the logits of libllama. States lie in shuffled pages of the pool.
+// Families with recurrent layers, on tiny random models with f32 weights: prompts in one go and in chunks, decodes, and
+// sequences that part give the logits of libllama. States lie in shuffled pages of the pool.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -90,7 +90,8 @@ TEST_P(HybridTest, StepsWithoutLogitsWriteAllStates) {
   expect_parity(rig.feed(s, std::span(tokens).subspan(70), 10, Want::kAll), reference(tokens, 10));
 }
 
-/// Three sequences go on from one state at 45 tokens and decode together; a fourth begins in the same step, a fifth goes on from 70.
+/// Three sequences go on from one state at 45 tokens and decode together; a fourth begins in the same step, a fifth
+/// goes on from 70.
 TEST_P(HybridTest, SequencesThatPartAgreeWithLibllama) {
   const auto first = random_tokens(random_, 70);
   const auto e = executor();

@@ -18,8 +18,8 @@ using testing::HasSubstr;
 constexpr int kBlockSize = 16;
 constexpr std::size_t kBudget = std::size_t{1} << 20;
 
-/// Three layers that see all, two kinds that slide with other heads, one that reads another's. Rows of the last kind don't
-/// divide a page.
+/// Three layers that see all, two kinds that slide with other heads, one that reads another's. Rows of the last kind
+/// don't divide a page.
 std::vector<KvLayer> mixed_layers() {
   const KvLayer full{0, 3, 80}, sliding{40, 3, 80}, other{90, 7, 32}, none{0, 0, 80};
   return {sliding, sliding, full,    sliding, other, full,  sliding, sliding,

@@ -31,8 +31,8 @@ struct Variant {
   bool exact = false;  ///< libllama gets the same weights in f32: its products round rows coarsely for blocks of 256
 };
 
-// Quantised products round activations: a change in the last bit flips roundings, and ours on AMX round by other rules than
-// libllama's.
+// Quantised products round activations: a change in the last bit flips roundings, and ours on AMX round by other rules
+// than libllama's.
 constexpr double kQuantised = 7e-2;
 
 class VariantTest : public testing::TestWithParam<Variant> {};

@@ -1,5 +1,5 @@
-// What one server's pool holds of a text, in another one's: blocks and states leave one executor as bytes and come into a second one with another pool
-// and other block ids. Decodes that go on from there give the same bits.
+// What one server's pool holds of a text, in another one's: blocks and states leave one executor as bytes and come into
+// a second one with another pool and other block ids. Decodes that go on from there give the same bits.
 #include <gtest/gtest.h>
 
 #include <random>

@@ -1,5 +1,5 @@
-// Memory runs out at every single allocation of some steps, ours and ggml's, one after the other: that costs the step, and the next ones are
-// computed as ever.
+// Memory runs out at every single allocation of some steps, ours and ggml's, one after the other: that costs the step,
+// and the next ones are computed as ever.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -26,7 +26,8 @@ class Steps {
   explicit Steps(const std::string& attention)
       : executor_(test::load(test::tiny_path("tiny", {}), attention)), rig_(*executor_) {}
 
-  /// The logits of all. `failing`: the number of the allocation that finds no memory, of the whole; 0: none. Null: there were fewer.
+  /// The logits of all. `failing`: the number of the allocation that finds no memory, of the whole; 0: none. Null:
+  /// there were fewer.
   std::optional<std::vector<Row>> run(std::int64_t failing) {
     std::mt19937 random(5);
     std::vector<Row> all;

@@ -1,4 +1,5 @@
-// The phases in which ggml's threads share a graph (cmake/llama/phases.h), with threads of the test's own, so that ThreadSanitizer sees them.
+// The phases in which ggml's threads share a graph (cmake/llama/phases.h), with threads of the test's own, so that
+// ThreadSanitizer sees them.
 #include "phases.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +24,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
-/// A node: cell i of it is the sum of all cells of the node before, + 1. A pair meets in the middle: its second half reads the first's.
+/// A node: cell i of it is the sum of all cells of the node before, + 1. A pair meets in the middle: its second half
+/// reads the first's.
 struct Node {
   int n_parts;
   bool pair = false;
@@ -166,7 +168,8 @@ TEST(Phases, EachPartRunsOnceBetweenRandomStalls) {
   }
 }
 
-/// Three of four threads never come, as if the system didn't run them: the graph ends without them. They join the next one.
+/// Three of four threads never come, as if the system didn't run them: the graph ends without them. They join the next
+/// one.
 TEST(Phases, NoGraphWaitsForAThreadThatHasNoPart) {
   std::counting_semaphore<> gate(0);
   std::atomic<bool> shut = true;
@@ -285,7 +288,8 @@ TEST(Phases, RestsBeginWhereAnEighthOfTheTimeIsLost) {
   EXPECT_EQ(phases.rests_end, now + 2000 * kMs);
 }
 
-/// A program that wakes often and runs for moments takes processors away a hundred times in a second, and leaves nearly all of their time.
+/// A program that wakes often and runs for moments takes processors away a hundred times in a second, and leaves nearly
+/// all of their time.
 TEST(Phases, TwoThreadsDontRestBesideManyMoments) {
   coppice_phases phases;
   coppice_begin(&phases, 100);

@@ -1,5 +1,5 @@
-// Log-probabilities of a real text, by the engine on each attention backend, against libllama's logits: weights in f32, so that
-// only real mistakes show. In large and small chunks, from the start and behind a cached prefix.
+// Log-probabilities of a real text, by the engine on each attention backend, against libllama's logits: weights in f32,
+// so that only real mistakes show. In large and small chunks, from the start and behind a cached prefix.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -69,9 +69,10 @@ class Scores {
 
   void take(std::vector<engine::Event>&& events) {
     for (engine::Event& event : events) {
-      EXPECT_FALSE(event.refusal) << event.message;
-      std::ranges::move(event.prompt, std::back_inserter(scored_));
-      if (event.done) cached = event.usage.cached_tokens;
+      if (auto* refused = std::get_if<engine::Refused>(&event.news)) ADD_FAILURE() << refused->message;
+      if (auto* scored = std::get_if<engine::ScoredTokens>(&event.news))
+        std::ranges::move(scored->tokens, std::back_inserter(scored_));
+      if (event.ended) cached = event.ended->cached_tokens;
     }
   }
 

@@ -1,5 +1,5 @@
-// What packed matrices hold, against ggml, whose types they are: its quantiser writes the blocks, and its dequantiser says
-// what they mean.
+// What packed matrices hold, against ggml, whose types they are: its quantiser writes the blocks, and its dequantiser
+// says what they mean.
 #include <fmt/format.h>
 #include <ggml.h>
 #include <gtest/gtest.h>

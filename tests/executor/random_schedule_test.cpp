@@ -1,4 +1,5 @@
-// Random schedules of starts, forks, chunks and decodes on a tiny random model: tree and gather say what dense says, in every KV format.
+// Random schedules of starts, forks, chunks and decodes on a tiny random model: tree and gather say what dense says, in
+// every KV format.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -34,8 +35,8 @@ struct Pair {
 class RandomScheduleTest : public testing::TestWithParam<std::tuple<Pair, int>> {};
 
 // Against the same format, a last bit may flip a rounding: one of 4 bits, in a short context, cost up to 0.25 in 325
-// seeds, and 0.0047 in the mean. Against f16, all of a format's loss shows, which short contexts of a tiny model make large. All limits
-// are twice and more of what is usual for a seed.
+// seeds, and 0.0047 in the mean. Against f16, all of a format's loss shows, which short contexts of a tiny model make
+// large. All limits are twice and more of what is usual for a seed.
 INSTANTIATE_TEST_SUITE_P(
     Backends, RandomScheduleTest,
     testing::Combine(testing::Values(Pair{"tree", "f16", "f16", 5e-3, 1e-3}, Pair{"gather", "f16", "f16", 5e-3, 1e-3},

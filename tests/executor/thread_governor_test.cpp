@@ -13,7 +13,8 @@
 namespace coppice::executor {
 namespace {
 
-/// A machine whose steps take 40 ms of one thread. A thread on a busy processor waits half of the time, and all wait for it.
+/// A machine whose steps take 40 ms of one thread. A thread on a busy processor waits half of the time, and all wait
+/// for it.
 class Machine {
  public:
   explicit Machine(int n_processors, std::uint32_t seed = 1)
@@ -28,8 +29,8 @@ class Machine {
     for (const double end = now_ + seconds; now_ < end;) step(1000, work);
   }
   void pause(double seconds) { now_ += seconds; }
-  /// A prompt's step, which is worth all threads, and an answer of 64 steps that are worth `worth` and take a hundredth of its time.
-  /// Returns seconds of the prompt's.
+  /// A prompt's step, which is worth all threads, and an answer of 64 steps that are worth `worth` and take a hundredth
+  /// of its time. Returns seconds of the prompt's.
   double answer(int worth) {
     const double before = now_;
     step(1000, 10.0, /*kind=*/512);

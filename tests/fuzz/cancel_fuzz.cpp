@@ -1,14 +1,15 @@
-// When requests are cancelled: an input is a script for the engine on the fake executor, stepped by hand (engine/harness.h).
+// When requests are cancelled: an input is a script for the engine on the fake executor, stepped by hand
+// (engine/harness.h).
 //
-// The first eight bytes pick the set-up: layer groups, pool, limits. Then come actions, a letter each, with one byte for
-// each operand; '0' stands for 0, so that scripts can be written by hand:
+// The first eight bytes pick the set-up: layer groups, pool, limits. Then come actions, a letter each, with one byte
+// for each operand; '0' stands for 0, so that scripts can be written by hand:
 //   s  submit: shared beginning, its length, own end, its length, answer's length, samples and salt, priority, deadline
 //   a  go on with a request's prompt and answer: which (from the latest back), the new end, the answer's length
 //   c  cancel a request, whatever has become of it: which      u  cancel an id that nobody has
 //   +  8 steps      t  the clock moves: milliseconds      x  a forward fails: how many from now
 //   q  stop: every open request ends, and what comes after is refused
-// and any other byte is a step. The harness checks each step. At the end every request must have had one last event, for a
-// reason that it was given, those that nobody stopped the whole of the right answer; and no block is held.
+// and any other byte is a step. The harness checks each step. At the end every request must have had one last event,
+// for a reason that it was given, those that nobody stopped the whole of the right answer; and no block is held.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,13 +1,17 @@
-// When clients leave: an input is a script for clients of the server, with the real engine behind it on the fake executor.
+// When clients leave: an input is a script for clients of the server, with the real engine behind it on the fake
+// executor.
 //
-// The first four bytes pick the set-up. Then come actions, a letter each, with one byte for each operand; '0' stands for 0:
+// The first four bytes pick the set-up. Then come actions, a letter each, with one byte for each operand; '0' stands
+// for 0:
 //   s  a client comes and asks: shared beginning, its length, own end, its length, answer's length, kind, priority
 //   p  the same, but only some sixteenths of the request are sent: ..., how many      r  the rest follows: whose
-//   c  a client closes: which (from the latest back)      w  it closes its sending side      g  it asks for more, too early
-//   .  the engine's step alone      ,  the server's work alone      +  8 times both      x  a forward fails: how many from now
+//   c  a client closes: which (from the latest back)      w  it closes its sending side
+//   g  it asks for more, too early
+//   .  the engine's step alone      ,  the server's work alone      +  8 times both
+//   x  a forward fails: how many from now
 //   d  the server drains      h  the drain's time is up      q  the engine stops
-// and any other byte is a step and then the server's work. At the end every client that stayed must have its whole answer and
-// the right one, unless the script had a reason; and no session, request, body or block is left.
+// and any other byte is a step and then the server's work. At the end every client that stayed must have its whole
+// answer and the right one, unless the script had a reason; and no session, request, body or block is left.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

@@ -1,8 +1,8 @@
 // Model files: from the first byte to the spec of a decoder, whole or in parts.
 //
-// An input is a GGUF file; where the letters GGUF come again, the next part of a split model begins. Whatever it holds, the
-// end is a model that an executor can trust, or one sentence. The corpus began with tiny random models of several families
-// (test::write_tiny_model, all sizes as small as they may be).
+// An input is a GGUF file; where the letters GGUF come again, the next part of a split model begins. Whatever it holds,
+// the end is a model that an executor can trust, or one sentence. The corpus began with tiny random models of several
+// families (test::write_tiny_model, all sizes as small as they may be).
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -66,8 +66,8 @@ class Folder {
 };
 
 void check_tensor(const GgufFile& file, const TensorInfo& t) {
-  expect(t.part >= 0 && t.part < file.parts(), "a tensor in a part that is not there");
-  const std::size_t size = file.bytes(t.part).size();
+  expect(t.file >= 0 && t.file < file.parts(), "a tensor in a part that is not there");
+  const std::size_t size = file.bytes(t.file).size();
   expect(t.offset <= size && t.bytes <= size - t.offset, "a tensor beyond its file");
   expect(!t.shape.empty() && t.shape.size() <= 4, "a tensor of no known number of dimensions");
   for (const std::int64_t n : t.shape) expect(n >= 1, "a tensor without values");

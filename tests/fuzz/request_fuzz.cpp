@@ -82,7 +82,7 @@ void check_continuation(server::ResponseStore& store, const server::JsonObject& 
   server::ResponsesDialect dialect(store);
   const bool stored = std::static_pointer_cast<const server::ResponseTerms>(first.own)->stored != nullptr;
   const auto answer = dialect.begin(first, first.sampling, {.id = "resp_fuzz"});
-  answer->delta({.text = "x", .finish = sampling::Finish::kStop});
+  answer->delta({.text = "x", .end = {{.finish = sampling::Finish::kStop}}});
   if (!nlohmann::json::accept(answer->end({}, {})) && !first.stream) finding("an answer that is not JSON");
   if (!stored) return;
   const server::JsonObject next = {

@@ -1,8 +1,8 @@
-// JSON schemas through the walk, and what is accepted through the compiler; regexes, GBNF and structural tags through the
-// compiler. An input's first byte picks which.
+// JSON schemas through the walk, and what is accepted through the compiler; regexes, GBNF and structural tags through
+// the compiler. An input's first byte picks which.
 //
-// The walk's own result must pass the walk, and compile or be refused with a reason. A text is then written by the masks, which
-// must allow nothing that the parser refuses.
+// The walk's own result must pass the walk, and compile or be refused with a reason. A text is then written by the
+// masks, which must allow nothing that the parser refuses.
 #include <boost/json/parse.hpp>
 #include <cstdint>
 #include <memory>
@@ -13,7 +13,7 @@
 
 #include "fuzz/fuzz.h"
 #include "grammar/matcher.h"
-#include "server/schema/json_schema.h"
+#include "grammar/schema/json_schema.h"
 
 namespace coppice::testing {
 namespace {
@@ -80,8 +80,8 @@ void run(unsigned first, std::string_view rest) {
     const boost::json::value schema = boost::json::parse(rest, error, {}, {.max_depth = 64});
     if (error) return;
     try {
-      source.text = server::enforceable_schema(schema);
-    } catch (const server::SchemaError& e) {
+      source.text = grammar::enforceable_schema(schema);
+    } catch (const grammar::SchemaError& e) {
       if (e.what()[0] == '\0') finding("a refusal without a reason");
       return;
     }

@@ -1,6 +1,6 @@
-// ServerWorld: the server without its listening socket, for fuzz targets: sessions on socket pairs whose other ends are ours,
-// in this process. Everything runs on the caller's thread but the API's workers, which are waited for, so that an input always
-// takes the same way.
+// ServerWorld: the server without its listening socket, for fuzz targets: sessions on socket pairs whose other ends are
+// ours, in this process. Everything runs on the caller's thread but the API's workers, which are waited for, so that an
+// input always takes the same way.
 #pragma once
 
 #include <spdlog/sinks/base_sink.h>

@@ -1,7 +1,8 @@
 // Bodies of a mebibyte: none may take more than a second of a thread that all requests share.
 //
-// An input's first byte picks the endpoint. What stands between the two '~' of the rest is repeated until the body has a mebibyte; a '#'
-// in it becomes the number of the repetition. Under sanitizers it has an eighth of that: a mebibyte of messages takes them 20 s.
+// An input's first byte picks the endpoint. What stands between the two '~' of the rest is repeated until the body has
+// a mebibyte; a '#' in it becomes the number of the repetition. Under sanitizers it has an eighth of that: a mebibyte
+// of messages takes them 20 s.
 #include <memory>
 #include <string>
 #include <string_view>

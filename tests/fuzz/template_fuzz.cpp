@@ -1,7 +1,7 @@
 // Messages: through chat templates, the tokenizer of COPPICE_MODEL, and the one that remembers.
 //
-// An input's first byte picks the template and whether the assistant's turn is opened. The rest is roles and contents in
-// turn, a byte 0x1e after each.
+// An input's first byte picks the template and whether the assistant's turn is opened. The rest is roles and contents
+// in turn, a byte 0x1e after each.
 #include <array>
 #include <memory>
 #include <string_view>

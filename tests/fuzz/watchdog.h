@@ -1,5 +1,5 @@
-// Watchdog: ends the process with a finding where an input takes more CPU time of this thread, without a pause, than threads that all
-// requests share may give to one.
+// Watchdog: ends the process with a finding where an input takes more CPU time of this thread, without a pause, than
+// threads that all requests share may give to one.
 #pragma once
 
 #include <fmt/format.h>

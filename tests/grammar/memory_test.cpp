@@ -1,4 +1,5 @@
-// What a stream of different grammars leaves behind. COPPICE_GRAMMARS=1000000 draws as many, and prints along the way what the process holds.
+// What a stream of different grammars leaves behind. COPPICE_GRAMMARS=1000000 draws as many, and prints along the way
+// what the process holds.
 #include "port/memory.h"
 
 #include <fmt/format.h>

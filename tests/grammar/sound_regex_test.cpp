@@ -69,7 +69,8 @@ struct Regex {
   Language language;
 };
 
-/// A random regex over a, b and c. Its language is put together of its parts' languages, without an automaton or a matcher.
+/// A random regex over a, b and c. Its language is put together of its parts' languages, without an automaton or a
+/// matcher.
 class Writer {
  public:
   explicit Writer(std::mt19937& random) : random_(random) {}

@@ -1,4 +1,5 @@
-// Image files of every kind, against the pixels that the Pillow package reads from them (tests/fixtures/make_images.py).
+// Image files of every kind, against the pixels that the Pillow package reads from them
+// (tests/fixtures/make_images.py).
 #include "image/image_file.h"
 
 #include <fmt/format.h>

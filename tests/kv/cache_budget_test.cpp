@@ -73,8 +73,8 @@ TEST_P(CacheBudgetTest, EverySampleReservesGrowthAndFork) {
   EXPECT_EQ(stats().reserved, per_group(6));
 }
 
-// Two caches with one history, but that in one of them a request asked a thousand times in vain: the same blocks go, now
-// and later, also where that depends on what was learned of how texts return.
+// Two caches with one history, but that in one of them a request asked a thousand times in vain: the same blocks go,
+// now and later, also where that depends on what was learned of how texts return.
 TEST_P(CacheBudgetTest, ARefusedRequestLeavesNoTrace) {
   const auto live = [&](int refusals) {
     open(60, /*verify_each=*/false);

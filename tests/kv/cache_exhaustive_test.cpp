@@ -44,7 +44,8 @@ struct Move {
 using Prompts = std::array<Tokens, 3>;
 const Prompts kPrompts = {{{0, 1, 0}, {0, 1, 1, 0}, {0, 0}}};
 
-/// Two tokens, a medium of three rows that can't be cut, or one with the same symbols, or one that can be cut, and a token.
+/// Two tokens, a medium of three rows that can't be cut, or one with the same symbols, or one that can be cut, and a
+/// token.
 Prompts media_prompts() {
   Prompts prompts;
   for (int which = 0; const bool whole : {true, true, false}) {

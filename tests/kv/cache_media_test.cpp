@@ -1,4 +1,5 @@
-// Media in the cache: pictures are stretches of the tree, matched by their whole digests, and whole where they can't be cut.
+// Media in the cache: pictures are stretches of the tree, matched by their whole digests, and whole where they can't be
+// cut.
 #include "support/kv_fixture.h"
 
 namespace coppice::test {

@@ -40,7 +40,8 @@ TEST_P(CacheRandomTest, AgreesWithTheDouble) {
                report.operations, report.episodes, report.quiet_episodes);
     quiet_episodes += report.quiet_episodes;
   };
-  // A round meets those inside of pictures some hundred times; five rounds took a minute and a half for each block size.
+  // A round meets those inside of pictures some hundred times; five rounds took a minute and a half for each block
+  // size.
   const auto at_least = [&](std::size_t t) {
     constexpr std::array kRare = {Transition::kMediumHalved, Transition::kForkInMedium, Transition::kPreemptInMedium};
     return std::ranges::find(kRare, static_cast<Transition>(t)) != kRare.end() ? enough / 10 : enough;
@@ -72,6 +73,36 @@ TEST_P(CacheRandomTest, AgreesWithTheDouble) {
     const char* name = to_text(static_cast<Transition>(t));
     fmt::print("  {:24} {:7}\n", name, met[t]);
     EXPECT_GE(met[t], at_least(t)) << name << " was met too seldom";
+  }
+}
+
+// Preempted between two pieces, half of one evicted, forked behind its first pieces, its end waited for: each a
+// thousand times in the long form.
+TEST_P(CacheRandomTest, MeetsWhatHappensInsideOfMedia) {
+  constexpr std::array kWanted = {Transition::kCutBeforeMedium, Transition::kEndsInMedia,     Transition::kMediumHalved,
+                                  Transition::kForkInMedium,    Transition::kPreemptInMedium, Transition::kTailShared};
+  constexpr std::int64_t kOperations = 20'000;
+  constexpr std::uint64_t kRounds = 40;
+  const std::int64_t enough = kSanitized ? 30 : long_form() ? 1'000 : 100;
+  const std::uint64_t seed = make_seed();
+  fmt::print("COPPICE_SEED={}\n", seed);
+  TransitionCounts met{};
+  const auto count = [&met](Transition t) { return met[static_cast<std::size_t>(t)]; };
+  const auto met_all = [&] { return std::ranges::all_of(kWanted, [&](Transition t) { return count(t) >= enough; }); };
+  std::int64_t operations = 0;
+  for (std::uint64_t round = 0; round < kRounds && !met_all(); ++round) {
+    for (const Groups groups : kAllGroups) {
+      const RandomReport report = run_random(
+          {.seed = seed + round, .groups = groups, .block_size = GetParam(), .operations = kOperations, .dense = true});
+      ASSERT_EQ(report.failure, "");
+      operations += report.operations;
+      for (std::size_t t = 0; t < met.size(); ++t) met[t] += report.met[t];
+    }
+  }
+  fmt::print("  {} operations\n", operations);
+  for (const Transition t : kWanted) {
+    fmt::print("  {:24} {:7}\n", to_text(t), count(t));
+    EXPECT_GE(count(t), enough) << to_text(t) << " was met too seldom";
   }
 }
 

@@ -66,7 +66,8 @@ INSTANTIATE_TEST_SUITE_P(Shapes, CacheRewindTest, testing::ValuesIn(all_shapes()
 
 class StateRewindTest : public KvTest {};
 
-// The state behind a guess is nobody's: a draft step leaves the one before it alone, and none is kept unless all is accepted.
+// The state behind a guess is nobody's: a draft step leaves the one before it alone, and none is kept unless all is
+// accepted.
 TEST_P(StateRewindTest, TheStateBeforeADraftStays) {
   open(60);
   const Tokens text = words(100, bs());

@@ -1,4 +1,5 @@
-// States of recurrent layers: what a match finds, what eviction takes first, and what is counted. KvRig checks what is in them.
+// States of recurrent layers: what a match finds, what eviction takes first, and what is counted. KvRig checks what is
+// in them.
 #include "support/kv_fixture.h"
 
 namespace coppice::test {
@@ -117,7 +118,8 @@ TEST_P(CacheStateTest, OnlyTheOneThatWasUsedStays) {
   EXPECT_EQ(match(prompt), 2 * bs()) << "those behind it are not";
 }
 
-// The pool holds just the longer prompt, one block to grow, one to fork and a state: no second one beside the state that matches.
+// The pool holds just the longer prompt, one block to grow, one to fork and a state: no second one beside the state
+// that matches.
 TEST_P(CacheStateTest, GoesOnInTheCachedOneWithoutRoomForAnother) {
   if (n_groups() > 1) return;
   open(6);

@@ -158,8 +158,8 @@ TEST_P(CacheWindowTest, TheWindowBeforeABranchIsWarmedWhenTheBranchAppears) {
   EXPECT_EQ(rig().match(common + Tokens{9}), 4 * bs()) << rig().cache().dump();
 }
 
-//  |c|c|c|e          the second branch's node begins at its second block: its window lies where it does in the whole text, also
-//  | | '-|d|         where that is above the node
+//  |c|c|c|e          The second branch's node begins at its second block. Its window lies where it does
+//  | | '-|d|         in the whole text, also where that is above the node.
 //  | '---|b|
 TEST_P(CacheWindowTest, TheWindowOfABranchBelowABranchIsWarmed) {
   open(14);
@@ -205,8 +205,8 @@ TEST_P(CacheWindowTest, ALongPromptReservesWhatItHoldsAtOnce) {
   EXPECT_EQ(rig.failure(), "");
 }
 
-// A pin, or a sequence that stays, holds a window that a longer prompt stands on: when that prompt goes on, it gets nothing back.
-// In pools of all sizes: whoever is let in gets through.
+// A pin, or a sequence that stays, holds a window that a longer prompt stands on: when that prompt goes on, it gets
+// nothing back. In pools of all sizes: whoever is let in gets through.
 TEST_P(CacheWindowTest, AWindowThatOthersUsePaysForNothing) {
   const Tokens common = words(100, 8 * bs()), prompt = common + words(900, 16 * bs());
   kv::CacheConfig config = make_config(GetParam(), 30);
@@ -264,7 +264,8 @@ TEST_P(CacheChunkTest, AMatchThatEndsAtABorderNeedsNoChunkBeforeIt) {
   EXPECT_EQ(rig.failure(), "");
 }
 
-// A request whose prompt ends at a border comes again: its last token's chunk is still there, and not among the first to go.
+// A request whose prompt ends at a border comes again: its last token's chunk is still there, and not among the first
+// to go.
 TEST_P(CacheChunkTest, TheChunkBeforeABorderIsKeptForTheLastToken) {
   open(8);
   const Tokens text = words(100, 4 * bs());

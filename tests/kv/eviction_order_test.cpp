@@ -135,7 +135,8 @@ namespace {
 
 class EvictionTest : public KvTest {};
 
-// A stream of texts that nobody asks for again, and one that comes back after each four of them: plain LRU would lose it each time.
+// A stream of texts that nobody asks for again, and one that comes back after each four of them: plain LRU would lose
+// it each time.
 TEST_P(EvictionTest, ATextThatComesBackOutlivesAStreamOfOthers) {
   if (GetParam().constant_hash) GTEST_SKIP() << "evicted blocks can't be told apart";
   open(20, /*verify_each=*/false);

@@ -1,4 +1,5 @@
-// How the GPU's thread blocks share a product, without one: panels of rows sorted by part, and who computes which stages of a tile.
+// How the GPU's thread blocks share a product, without one: panels of rows sorted by part, and who computes which
+// stages of a tile.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -33,9 +34,9 @@ TEST(RowPanels, HaveRoomForTheWorstCase) {
   }
 }
 
-/// What a thread block does with a segment (tile_product.cuh): it finishes the tile, adding the parts of blocks behind it, or hands its
-/// part over. Each stage is computed once, and each part handed over once and waited for once: else a launch waits for ever, or the
-/// next one finds a part too many. Whether a nearly even round is left whole or not.
+/// What a thread block does with a segment (tile_product.cuh): it finishes the tile, adding the parts of blocks behind
+/// it, or hands its part over. Each stage is computed once, and each part handed over once and waited for once: else a
+/// launch waits for ever, or the next one finds a part too many. Whether a nearly even round is left whole or not.
 TEST(TileWalk, PartsAreHandedOverAndTakenOnce) {
   for (int n_blocks = 1; n_blocks <= 24; ++n_blocks) {
     for (int n_stages = 1; n_stages <= 9; ++n_stages) {

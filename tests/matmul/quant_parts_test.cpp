@@ -1,4 +1,5 @@
-// Products of several parts, as experts need them, against scalar ones in double precision: each row meets its own part.
+// Products of several parts, as experts need them, against scalar ones in double precision: each row meets its own
+// part.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -191,8 +192,8 @@ struct TileCounter {
   void gate(const matmul::TileProduct&, const float*) {}
 };
 
-/// 16 rows that choose 8 of 128 experts each, as a step of 16 streams of Qwen 3 30B-A3B: each chosen one's weights are read
-/// once, the others' not at all.
+/// 16 rows that choose 8 of 128 experts each, as a step of 16 streams of Qwen 3 30B-A3B: each chosen one's weights are
+/// read once, the others' not at all.
 TEST(QuantParts, AStepOf16RowsReadsEachChosenPartOnce) {
   constexpr int kParts = 128, kChosen = 8, kRows = 16;
   std::mt19937 random(5);

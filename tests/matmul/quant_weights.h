@@ -1,5 +1,5 @@
-// Random blocks of quantised weights as a GGUF file has them, and what they mean, read weight by weight: independent of the
-// packing, which reads whole blocks.
+// Random blocks of quantised weights as a GGUF file has them, and what they mean, read weight by weight: independent of
+// the packing, which reads whole blocks.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,5 @@
-// The hash of all bytes tells apart what a sample of them doesn't; it is remembered of a file that stays as it is, and of no other.
+// The hash of all bytes tells apart what a sample of them doesn't; it is remembered of a file that stays as it is, and
+// of no other.
 #include "model/content_hash.h"
 
 #include <gtest/gtest.h>

@@ -50,7 +50,7 @@ TEST(SplitModel, HasAllTensorsOfTheWholeFile) {
       ASSERT_EQ(s.bytes, t.bytes);
       EXPECT_EQ(std::memcmp(split.file->tensor_bytes(s).data(), whole.file->tensor_bytes(t).data(), t.bytes), 0)
           << t.name;
-      used.insert(s.part);
+      used.insert(s.file);
     }
     EXPECT_EQ(used.size(), first_has_tensors ? 4U : 3U);
   }

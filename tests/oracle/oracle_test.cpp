@@ -75,8 +75,9 @@ Fixture read_fixture(const std::string& name) {
 }
 
 /// What is allowed where numbers are rounded otherwise: twice what rounding keys and values to f16 costs, at the worst
-/// position. Models differ by a factor of 20 in what a last bit does to them, so each is its own measure. Backends round at
-/// other moments, which flips last bits. Three times where ggml reads GELU from a table of f16, which costs as much again.
+/// position. Models differ by a factor of 20 in what a last bit does to them, so each is its own measure. Backends
+/// round at other moments, which flips last bits. Three times where ggml reads GELU from a table of f16, which costs as
+/// much again.
 double rounding_tolerance(const Fixture& f) {
   if (f.quantised) return kRounded;
   double worst = 0;

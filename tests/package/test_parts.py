@@ -1,11 +1,17 @@
 """What a package has besides the program: the man page and the shells' completions, made from the options, and systemd's unit."""
 
+import json
 import os
 import re
 import subprocess
+import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
+
+from coppice_process import free_port
 
 REPO = Path(__file__).resolve().parents[2]
 BINARY = os.environ["COPPICE_BINARY"]
@@ -130,3 +136,48 @@ def test_settings_name_options_that_exist():
     for name in re.findall(r"^#?([A-Z_]+)=", text, re.M):
         assert name in page or name in ("COPPICE_MODELS", "COPPICE_OPTIONS"), name
     assert set(re.findall(r"--[a-z-]+", text)) <= names_in_help("serve")
+
+
+def swappers_models() -> dict[str, dict[str, str]]:
+    """Of llama-swap.yaml: model -> its fields."""
+    text = re.sub(r"#.*", "", (REPO / "packaging" / "examples" / "llama-swap.yaml").read_text())
+    blocks = re.findall(r"^  (\w+):\n((?:    .*\n)+)", text.partition("\nmodels:\n")[2], re.M)
+    return {name: dict(re.findall(r"^    (\w+): (.*?) *$", block, re.M)) for name, block in blocks}
+
+
+def status(url: str) -> int:
+    try:
+        with urllib.request.urlopen(url, timeout=60) as reply:
+            return reply.status
+    except urllib.error.HTTPError as error:
+        return error.code
+    except OSError:
+        return 0
+
+
+def test_a_swapper_can_run_one_model_after_another(tmp_path):
+    """As llama-swap does it by its documentation: a command with a port, a wait for its check, requests with the model's name, SIGTERM and a
+    time to end in; then the next model, and the first one again."""
+    text = (REPO / "packaging" / "examples" / "llama-swap.yaml").read_text()
+    unload = int(re.search(r"^unloadTimeout: (\d+)", text, re.M).group(1))
+    assert unload > float(re.search(r"--drain-seconds \S+ \((\d+)\)", run(BINARY, "serve", "--help")).group(1))
+    models = swappers_models()
+    assert len(models) == 2
+    for name in [*models, next(iter(models))]:
+        fields = models[name]
+        command = re.sub(r"\S*\.gguf", os.environ["COPPICE_MODEL"], fields["cmd"]).replace("/var/cache/coppice", str(tmp_path))
+        replace = lambda value, port=str(free_port()), name=name: value.replace("${PORT}", port).replace("${MODEL_ID}", name)
+        process = subprocess.Popen([BINARY, *replace(command).split()[1:], "--kv-bytes", "64MiB"], stderr=subprocess.DEVNULL)
+        try:
+            end = time.monotonic() + 180
+            while status(replace(fields["proxy"] + fields["checkEndpoint"])) != 200:
+                assert process.poll() is None and time.monotonic() < end
+                time.sleep(0.1)
+            body = json.dumps({"model": name, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}).encode()
+            with urllib.request.urlopen(replace(fields["proxy"]) + "/v1/chat/completions", body, timeout=180) as reply:
+                assert json.load(reply)["model"] == name
+            process.terminate()
+            assert process.wait(unload) == 0
+        finally:
+            process.kill()
+            process.wait()

@@ -391,7 +391,8 @@ def test_the_page_ends_no_server_late(visit):
         tab = visit(server.url).live()
         assert server.end() == 0
         tab.page.locator("#status.lost").wait_for()
-        tab.complaints.clear()  # the browser tells of each attempt to connect
+        tab.page.close()
+        tab.complaints.clear()  # the browser has told of each attempt to connect
 
 
 def test_ten_thousand_nodes(visit, tmp_path):

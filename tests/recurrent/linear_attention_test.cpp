@@ -1,5 +1,5 @@
-// Linear attention on every instruction set: rows in one go, in chunks of any size and one by one give what the rule says, computed
-// row by row in double precision; and the same state.
+// Linear attention on every instruction set: rows in one go, in chunks of any size and one by one give what the rule
+// says, computed row by row in double precision; and the same state.
 #include "recurrent/linear_attention.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,5 @@
-// Samples that follow a grammar, on the real vocabulary: masks, ends, log-probabilities, and a grammar that begins late.
+// Samples that follow a grammar, on the real vocabulary: masks, ends, log-probabilities, and a grammar that begins
+// late.
 #include <gmock/gmock.h>
 
 #include <cmath>
@@ -119,7 +120,8 @@ TEST(GrammarGeneration, BeginsWhereTheReasoningEnds) {
   EXPECT_EQ(result.finish, Finish::kStop);
 }
 
-/// What a grammar begins with is a part of the thoughts, if these come first: a mark of calls of which the model only thinks.
+/// What a grammar begins with is a part of the thoughts, if these come first: a mark of calls of which the model only
+/// thinks.
 TEST(GrammarGeneration, DoesNotBeginInsideOfThoughts) {
   struct Case {
     bool open;
@@ -237,7 +239,8 @@ TEST(DrawnProbabilities, AreThoseOfTheDrawsBehindMaskAndFilters) {
   for (const auto& [token, p] : told) EXPECT_NEAR(drawn[token], p, 5 * std::sqrt(p * (1 - p) / kRounds)) << token;
 }
 
-/// A text that only looks like thoughts, as in a string of a call's arguments, isn't ended where the grammar wants something else.
+/// A text that only looks like thoughts, as in a string of a call's arguments, isn't ended where the grammar wants
+/// something else.
 TEST(Grammar, GoesBeforeABudgetOfThoughts) {
   SamplingParams params = following("say <t>yes");
   const auto end = vocabulary()->tokenize("</t>", false, true);

@@ -1,7 +1,7 @@
-// The real sampler through preemptions: requests with a temperature, penalties, stop strings and log-probabilities share a
-// pool that is too small for them, on the real engine and cache. Each of their samples must have the tokens, the text and
-// the log-probabilities that it has alone in a large pool. Random generators, counts of drawn tokens, half characters,
-// half stop strings, places in a grammar and budgets of thoughts must all survive.
+// The real sampler through preemptions: requests with a temperature, penalties, stop strings and log-probabilities
+// share a pool that is too small for them, on the real engine and cache. Each of their samples must have the tokens,
+// the text and the log-probabilities that it has alone in a large pool. Random generators, counts of drawn tokens, half
+// characters, half stop strings, places in a grammar and budgets of thoughts must all survive.
 //
 // The fake executor's logits depend on the tokens before, nothing else; here they are spread over a vocabulary.
 #include <gtest/gtest.h>
@@ -189,9 +189,12 @@ class Run {
   };
 
   void take(engine::Event&& event) {
-    EXPECT_FALSE(event.refusal) << event.message;
-    if (event.refusal) return;
-    Stream& stream = answers_.at(event.request).at(static_cast<std::size_t>(event.sample));
+    if (const auto* refused = std::get_if<engine::Refused>(&event.news)) {
+      ADD_FAILURE() << refused->message;
+      return;
+    }
+    const auto& [sample_index, piece, so_far, message] = std::get<engine::Sampled>(event.news);
+    Stream& stream = answers_.at(event.request).at(static_cast<std::size_t>(sample_index));
     Sample& sample = stream.sample;
     EXPECT_FALSE(sample.finish) << "a piece after the last one";
     // A sample that runs has a token in every step.
@@ -201,12 +204,11 @@ class Run {
       stream.pauses_in_thoughts += !stream.end.empty() && !sample.text.contains(stream.end);
     }
     stream.last_step = step_;
-    stream.holds_back = event.piece.text.empty() && !vocabulary()->piece(event.piece.token).empty();
-    sample.tokens.push_back(event.piece.token);
-    sample.text += event.piece.text;
-    for (const auto& entry : event.piece.logprobs)
-      sample.logprobs.emplace_back(entry.chosen.token, entry.chosen.logprob);
-    sample.finish = event.piece.finish;
+    stream.holds_back = piece.text.empty() && !vocabulary()->piece(piece.token).empty();
+    sample.tokens.push_back(piece.token);
+    sample.text += piece.text;
+    for (const auto& entry : piece.logprobs) sample.logprobs.emplace_back(entry.chosen.token, entry.chosen.logprob);
+    sample.finish = piece.finish;
   }
 
   WideExecutor executor_;
@@ -297,7 +299,8 @@ class Round {
       const std::size_t at = text.find(after);
       if (at == text.npos) return;
       text.remove_prefix(at + after.size());
-      // A token may bring the first letters behind `after`: if the grammar can't begin like that, it begins behind them.
+      // A token may bring the first letters behind `after`: if the grammar can't begin like that, it begins behind
+      // them.
       if (!grammar::Matcher(params.grammar.grammar).accept_text(text)) return;
     }
     grammar::Matcher matcher(params.grammar.grammar);
@@ -336,7 +339,8 @@ using SamplerPreemption = PerGroups;
 TEST_P(SamplerPreemption, StreamsGoOnAsIfUndisturbed) {
   auto random = test::seeded_random();
   Met met;
-  // Windows give room back, and a sanitizer's run is short: a seed may need more rounds until the pool was too small often enough.
+  // Windows give room back, and a sanitizer's run is short: a seed may need more rounds until the pool was too small
+  // often enough.
   const bool all = GetParam() == Groups::kFull && !test::kSanitized;
   for (int round = 0; round < 20 * kRounds && !HasFailure() && (round < kRounds || !met.enough(all)); ++round) {
     SCOPED_TRACE("round " + std::to_string(round));

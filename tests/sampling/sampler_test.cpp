@@ -283,8 +283,8 @@ std::vector<float> edited(const SamplerSpec& spec, std::vector<float> logits) {
   return logits;
 }
 
-// Of a row with all that a request can ask for: what the spec says, applied plainly, leaves the distribution that pick() draws from,
-// and a sampler that is only told the tokens goes on alike.
+// Of a row with all that a request can ask for: what the spec says, applied plainly, leaves the distribution that
+// pick() draws from, and a sampler that is only told the tokens goes on alike.
 TEST(Sampler, ASpecSaysAllThatPickDoes) {
   std::mt19937_64 random = test::seeded_random();
   const auto below = [&](std::size_t n) { return static_cast<Token>(test::pick_below(random, n)); };

@@ -19,7 +19,8 @@ namespace {
 using kv::Token;
 using test::vocabulary;
 
-/// What a budget says after these pieces, each whole, told from all of them. The end is "</t>", a token for each letter.
+/// What a budget says after these pieces, each whole, told from all of them. The end is "</t>", a token for each
+/// letter.
 bool forces(const std::vector<std::string>& pieces, bool open, int budget) {
   std::string text;
   std::size_t i = 0;

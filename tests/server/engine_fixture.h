@@ -1,5 +1,5 @@
-// EngineServerTest: a real Server, the real engine in its thread, the fake executor. When the test is over, the cache is
-// whole and the executor has seen no fault.
+// EngineServerTest: a real Server, the real engine in its thread, the fake executor. When the test is over, the cache
+// is whole and the executor has seen no fault.
 #pragma once
 
 #include <gtest/gtest.h>

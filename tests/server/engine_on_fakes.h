@@ -1,6 +1,6 @@
-// EngineOnFakes: a Model whose engine is the real one, on the fake executor: what the server and the engine do together.
-// Texts are tokenized as FakeModel does; a sample's tokens are those of the oracle (engine/oracle.h) for its prompt and seed
-// (0 if the request has none).
+// EngineOnFakes: a Model whose engine is the real one, on the fake executor: what the server and the engine do
+// together. Texts are tokenized as FakeModel does; a sample's tokens are those of the oracle (engine/oracle.h) for its
+// prompt and seed (0 if the request has none).
 //
 // Thread safety: as Model. The engine is run by the test: in a thread of its own, or step by step.
 #pragma once
@@ -49,8 +49,12 @@ class EngineOnFakes final : public server::Model {
   engine::RequestId next_id() override { return engine_.next_id(); }
   void submit(engine::Request request) override { engine_.submit(std::move(request)); }
   void cancel(engine::RequestId id) noexcept override { engine_.cancel(id); }
-  bool ask(engine::Question question) override { return engine_.ask(std::move(question)); }
-  bool ask(engine::PrefixCommand command) override { return engine_.ask(std::move(command)); }
+  bool ask(engine::Question question, engine::Reply<engine::View> reply) override {
+    return engine_.ask(std::move(question), std::move(reply));
+  }
+  bool ask(engine::PrefixCommand order, engine::Reply<engine::PrefixAnswer> reply) override {
+    return engine_.ask(std::move(order), std::move(reply));
+  }
   engine::Snapshot snapshot() const override { return engine_.snapshot(); }
   void settle(engine::Clock::time_point until) override { engine_.settle(until); }
   void stop() override { engine_.stop(); }

@@ -2,6 +2,7 @@
 
 #include <stdexcept>
 #include <utility>
+#include <variant>
 
 #include "support/longest_wait.h"
 
@@ -120,23 +121,31 @@ std::vector<engine::Question> FakeModel::asked() const {
   return asked_;
 }
 
-bool FakeModel::ask(engine::Question question) {
+bool FakeModel::still_asked(std::size_t nth) const {
+  const std::lock_guard lock(mutex_);
+  return kept_.at(nth).wanted();
+}
+
+void FakeModel::answer(std::size_t nth, engine::View view) {
+  const std::lock_guard lock(mutex_);
+  kept_.at(nth).give(std::make_shared<const engine::View>(std::move(view)));
+}
+
+bool FakeModel::ask(engine::Question question, engine::Reply<engine::View> reply) {
   {
     const std::lock_guard lock(mutex_);
-    asked_.push_back(question);
+    asked_.push_back(std::move(question));
+    if (keeps_questions_) {
+      kept_.push_back(std::move(reply));
+      return true;
+    }
   }
-  changed_.notify_all();
-  if (keeps_questions_) return true;
-  std::vector<engine::Event> events(1);
-  events[0] = {.request = question.id, .done = true, .view = std::make_shared<const engine::View>(view_)};
-  emit(std::move(events));
+  reply.give(std::make_shared<const engine::View>(view_));
   return true;
 }
 
-bool FakeModel::ask(engine::PrefixCommand command) {
-  std::vector<engine::Event> events(1);
-  events[0] = {.request = command.id, .done = true, .prefixes = std::make_shared<const engine::PrefixAnswer>()};
-  emit(std::move(events));
+bool FakeModel::ask(engine::PrefixCommand, engine::Reply<engine::PrefixAnswer> reply) {
+  reply.give(std::make_shared<const engine::PrefixAnswer>());
   return true;
 }
 
@@ -231,28 +240,23 @@ std::optional<engine::PromptScoring> FakeModel::scoring(std::size_t nth) const {
   return requests_.at(nth).scoring;
 }
 
+sampling::Piece& piece_of(engine::Event& event) {
+  return std::get<engine::Sampled>(event.news).piece;
+}
+
 engine::Event piece(engine::RequestId id, std::string text, int sample) {
-  engine::Event event;
-  event.request = id;
-  event.sample = sample;
-  event.piece.text = std::move(text);
-  return event;
+  return {.request = id, .news = engine::Sampled{.sample = sample, .piece = {.token = 0, .text = std::move(text)}}};
 }
 
 engine::Event last(engine::RequestId id, std::string text, sampling::Finish finish, engine::Usage usage, int sample) {
   engine::Event event = piece(id, std::move(text), sample);
-  event.piece.finish = finish;
-  event.done = true;
-  event.usage = std::move(usage);
+  piece_of(event).finish = finish;
+  event.ended = std::move(usage);
   return event;
 }
 
 engine::Event refusal(engine::RequestId id, engine::Refusal why, std::string message) {
-  engine::Event event = piece(id, "");
-  event.done = true;
-  event.refusal = why;
-  event.message = std::move(message);
-  return event;
+  return {.request = id, .news = engine::Refused{.why = why, .message = std::move(message)}, .ended = engine::Usage{}};
 }
 
 FakeModel::Script words(std::vector<std::string> texts, int cached_tokens) {
@@ -263,11 +267,9 @@ FakeModel::Script words(std::vector<std::string> texts, int cached_tokens) {
       auto& step = steps.emplace_back();
       for (int i = 0; i < n; ++i) step.push_back(piece(request.id, text, i));
     }
-    for (int i = 0; i < n; ++i) steps.back()[static_cast<std::size_t>(i)].piece.finish = sampling::Finish::kStop;
-    engine::Event& end = steps.back().back();
-    end.done = true;
-    end.usage = {static_cast<std::int32_t>(request.prompt.size()), cached_tokens,
-                 static_cast<std::int32_t>(texts.size()) * n};
+    for (engine::Event& event : steps.back()) piece_of(event).finish = sampling::Finish::kStop;
+    steps.back().back().ended = engine::Usage{static_cast<std::int32_t>(request.prompt.size()), cached_tokens,
+                                              static_cast<std::int32_t>(texts.size()) * n};
     return steps;
   };
 }

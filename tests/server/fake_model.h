@@ -40,8 +40,9 @@ class FakeModel : public server::Model {
   engine::RequestId next_id() override;
   void submit(engine::Request request) override;
   void cancel(engine::RequestId id) noexcept override;
-  bool ask(engine::Question question) override;
-  bool ask(engine::PrefixCommand command) override;  ///< no engine here: there are no prefixes
+  bool ask(engine::Question question, engine::Reply<engine::View> reply) override;
+  /// No engine here: there are no prefixes.
+  bool ask(engine::PrefixCommand order, engine::Reply<engine::PrefixAnswer> reply) override;
   engine::Snapshot snapshot() const override;
   void settle(engine::Clock::time_point) override {}
   void stop() override;
@@ -54,6 +55,8 @@ class FakeModel : public server::Model {
   bool cancelled(engine::RequestId id) const;
   std::size_t submitted() const;
   std::vector<engine::Question> asked() const;
+  bool still_asked(std::size_t nth) const;  ///< of those that keeps_questions_ left unanswered
+  void answer(std::size_t nth, engine::View view);
   std::vector<kv::Token> prompt(std::size_t nth) const;
   std::string salt(std::size_t nth) const;
   std::string payer(std::size_t nth) const;
@@ -86,10 +89,12 @@ class FakeModel : public server::Model {
   mutable std::vector<std::string> tokenized_salts_;
   std::set<engine::RequestId> cancelled_;
   std::vector<engine::Question> asked_;
+  std::vector<engine::Reply<engine::View>> kept_;
   bool stopped_ = false;
 };
 
 // Events in two words.
+sampling::Piece& piece_of(engine::Event& event);
 engine::Event piece(engine::RequestId id, std::string text, int sample = 0);
 engine::Event last(engine::RequestId id, std::string text, sampling::Finish finish, engine::Usage usage,
                    int sample = 0);

@@ -1,6 +1,6 @@
-// Memory: what clients can make the server hold has a limit, and a failed allocation costs one connection. Other limits are in
-// bodies_test (bodies), connections_test, stream_test and reply_test (deltas that nobody takes), limits_test (answers,
-// requests ahead of their turn), prepare_test (prompts, values), http_head_test (headers).
+// Memory: what clients can make the server hold has a limit, and a failed allocation costs one connection. Other limits
+// are in bodies_test (bodies), connections_test, stream_test and reply_test (deltas that nobody takes), limits_test
+// (answers, requests ahead of their turn), prepare_test (prompts, values), http_head_test (headers).
 #include <gtest/gtest.h>
 
 #include <boost/asio/io_context.hpp>

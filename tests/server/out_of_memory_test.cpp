@@ -1,5 +1,6 @@
-// Memory runs out now and then, on every thread of the server: that costs the requests or connections that it was for. Nobody waits for
-// ever, and when there is memory again, all are served. What the engine's own thread does is tried in tests/engine/out_of_memory_test.cpp.
+// Memory runs out now and then, on every thread of the server: that costs the requests or connections that it was for.
+// Nobody waits for ever, and when there is memory again, all are served. What the engine's own thread does is tried in
+// tests/engine/out_of_memory_test.cpp.
 #include <gtest/gtest.h>
 
 #include <chrono>

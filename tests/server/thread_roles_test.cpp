@@ -20,7 +20,7 @@
 #include "server/fake_model.h"
 #include "server/http/http_server.h"
 #include "server/http/http_session.h"
-#include "server/jobs/engine_call.h"
+#include "server/jobs/ask.h"
 #include "server/jobs/event_hub.h"
 #include "server/jobs/job.h"
 #include "server/jobs/work_queue.h"
@@ -72,10 +72,10 @@ TEST_F(ThreadRolesTest, Events) {
                                           {"take", [&] { job.take(); }},
                                           {"on_event", [&] { job.on_event({}); }},
                                           {"on_shutdown", [&] { job.on_shutdown(); }}});
-  server::EngineCall call(hub_, model_, io_.get_executor());
-  expect_one_thread([&] { call.on_shutdown(); }, {{"ask", [&] { begin(call.ask({})); }},
-                                                  {"on_event", [&] { call.on_event({}); }},
-                                                  {"on_shutdown", [&] { call.on_shutdown(); }}});
+  auto ask = std::make_unique<server::Ask<engine::View>>(io_);
+  expect_one_thread(
+      [&] { ask->reply(); },
+      {{"reply", [&] { ask->reply(); }}, {"answer", [&] { begin(ask->answer()); }}, {"the end", [&] { ask.reset(); }}});
 }
 
 TEST_F(ThreadRolesTest, Counts) {
@@ -112,13 +112,11 @@ TEST_F(ThreadRolesTest, Requests) {
                      {"set_progress", [&] { api.set_progress("", 0); }},
                      {"set_ready", [&] { api.set_ready(nullptr); }},
                      {"set_draining", [&] { api.set_draining(); }}});
-  server::CacheFeed feed(hub_, viewing);
+  server::CacheFeed feed(io_, viewing);
   expect_one_thread([&] { feed.enter("a"); }, {{"enter", [&] { feed.enter("a"); }},
                                                {"ask", [&] { begin(feed.ask(model_, {}, "a")); }},
                                                {"frame", [&] { feed.frame({}, "a"); }},
-                                               {"refresh", [&] { begin(feed.refresh(nullptr, model_, {})); }},
-                                               {"on_event", [&] { feed.on_event({}); }},
-                                               {"on_shutdown", [&] { feed.on_shutdown(); }}});
+                                               {"refresh", [&] { begin(feed.refresh(nullptr, model_, {})); }}});
 }
 
 TEST_F(ThreadRolesTest, Connections) {
@@ -146,11 +144,11 @@ TEST_F(ThreadRolesTest, Connections) {
                                                         {"begin_stream", [&] { begin(session.begin_stream()); }},
                                                         {"write", [&] { begin(session.write("")); }},
                                                         {"end_stream", [&] { begin(session.end_stream()); }}});
-  server::WaitingList::Place place(waiting, session, boost::asio::ip::address_v4::loopback());
-  expect_one_thread([&] { place.wait(); }, {{"wait", [&] { place.wait(); }},
-                                            {"leave", [&] { place.leave(); }},
+  server::WaitingList::Entry entry(waiting, session, boost::asio::ip::address_v4::loopback());
+  expect_one_thread([&] { entry.wait(); }, {{"wait", [&] { entry.wait(); }},
+                                            {"leave", [&] { entry.leave(); }},
                                             {"longest_owing", [&] { waiting.longest_owing({}); }},
-                                            {"one_too_many", [&] { waiting.one_too_many(place, 1, {}); }}});
+                                            {"one_too_many", [&] { waiting.one_too_many(entry, 1, {}); }}});
 }
 
 }  // namespace

@@ -1,10 +1,10 @@
-// The whole server under random load, with all its threads: clients on sockets, the network, the worker, the engine; the
-// fake executor, which now and then fails. Requests share beginnings and a pool that is too small for them; some clients
-// leave in the middle. Fit for TSan.
+// The whole server under random load, with all its threads: clients on sockets, the network, the worker, the engine;
+// the fake executor, which now and then fails. Requests share beginnings and a pool that is too small for them; some
+// clients leave in the middle. Fit for TSan.
 //
-// What each client does follows from the seed, how the threads meet does not. An operation is an HTTP request of a client.
-// There are 2,400 (COPPICE_OPERATIONS: another number, in rounds of a fresh server), half of them with each set of groups,
-// and each hard transition must be met once in a thousand.
+// What each client does follows from the seed, how the threads meet does not. An operation is an HTTP request of a
+// client. There are 2,400 (COPPICE_OPERATIONS: another number, in rounds of a fresh server), half of them with each set
+// of groups, and each hard transition must be met once in a thousand.
 #include <gtest/gtest.h>
 
 #include <algorithm>

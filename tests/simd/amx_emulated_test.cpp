@@ -1,4 +1,5 @@
-// Emulated tiles against sums in the order that Intel's manual gives, and against the real ones where this CPU has them.
+// Emulated tiles against sums in the order that Intel's manual gives, and against the real ones where this CPU has
+// them.
 #include <cstddef>
 #include <cstdint>
 #include <vector>

@@ -32,6 +32,8 @@ TEST(SimdTarget, ANameRulesOutAllThatIsBetter) {
     ASSERT_TRUE(simd::use(name));
     EXPECT_EQ(simd::target(), name);
     EXPECT_EQ(simd::amx(), name == "AMX");
+    EXPECT_EQ(simd::neon_bytes() == simd::NeonBytes::kI8mm, name == "NEON_I8MM");
+    EXPECT_EQ(simd::neon_bytes() == simd::NeonBytes::kDotprod, name == "NEON_DOTPROD");
   }
   simd::use(simd::targets().front());
 }

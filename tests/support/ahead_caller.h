@@ -1,6 +1,6 @@
-// AheadCaller: plays the engine over an executor that works ahead: each step is planned and submitted before the last one's tokens are known.
-// Sequences come, go and come back while steps run, and steps may fail. A seed says what happens. Who derives from it says what texts are
-// about and how their tokens are drawn.
+// AheadCaller: plays the engine over an executor that works ahead: each step is planned and submitted before the last
+// one's tokens are known. Sequences come, go and come back while steps run, and steps may fail. A seed says what
+// happens. Who derives from it says what texts are about and how their tokens are drawn.
 #pragma once
 
 #include <algorithm>

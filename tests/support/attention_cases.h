@@ -1,9 +1,9 @@
 // Attention steps for tests and for the micro benchmark: block tables over a pool with shuffled ids, made from a seed,
 // and the contents of such a pool. Plain data; owns all storage.
 //
-// Slots that no row of the step may see hold NaN where nothing has been written (behind the last visible slot of a block,
-// the null block) and the largest number where something has (before every window), so that whoever counts them is found
-// out.
+// Slots that no row of the step may see hold NaN where nothing has been written (behind the last visible slot of a
+// block, the null block) and the largest number where something has (before every window), so that whoever counts them
+// is found out.
 #pragma once
 
 #include <cstdint>
@@ -67,7 +67,7 @@ struct Path {
 AttentionCase make_case(std::string name, std::span<const Path> paths, int block_size, const kv::GroupSpec& group,
                         std::uint64_t seed);
 
-/// The steps that issue 4 and docs/benchmarks.md speak of.
+/// The steps that bench/README.md speaks of.
 std::vector<AttentionCase> named_cases(int block_size = 32);
 /// REQUIRES: one of named_cases has this name.
 AttentionCase named_case(const std::string& name, int block_size = 32);

@@ -1,4 +1,5 @@
-// CachedExecutor: an executor on a real cache: sequences are admitted, extended, run and published as the engine does it.
+// CachedExecutor: an executor on a real cache: sequences are admitted, extended, run and published as the engine does
+// it.
 #pragma once
 
 #include <span>
@@ -16,8 +17,8 @@ class CachedExecutor {
 
   kv::Cache& cache() { return cache_; }
 
-  /// Admits a prompt, and runs what of it isn't cached, `chunk` tokens a step at most. Logits of these rows are appended to
-  /// `rows` if there is one.
+  /// Admits a prompt, and runs what of it isn't cached, `chunk` tokens a step at most. Logits of these rows are
+  /// appended to `rows` if there is one.
   kv::SeqId start(std::span<const kv::Token> prompt, int chunk = 256, std::vector<Row>* rows = nullptr);
 
   struct Part {

@@ -65,7 +65,7 @@ DecoderStepMemory::DecoderStepMemory(const LlamaShape& shape, const AttentionCas
   all_rows_ = DeviceBytes(all_rows);
   group_ = {slots_.as<std::int32_t>(), attention};
   step_ = {.n_rows = n_rows,
-           .tokens = tokens_.as<std::int32_t>(),
+           .rows = tokens_.as<std::int32_t>(),
            .positions = positions_.as<std::int32_t>(),
            .groups = std::span(&group_, 1),
            .scratch = {.residual = residual_.as<float>(),

@@ -43,7 +43,8 @@ class DeviceBytes {
   std::size_t n_ = 0;
 };
 
-/// Numbers that bf16 and f16 both hold: f16 values without their last three bits. The tests' pools and queries are made of such.
+/// Numbers that bf16 and f16 both hold: f16 values without their last three bits. The tests' pools and queries are made
+/// of such.
 std::uint16_t both_hold(std::uint16_t half);
 /// The bits of such a number in a kernel's format, and back.
 std::uint16_t to_number(attention::cuda::Number number, float x);
@@ -59,7 +60,8 @@ std::vector<std::byte> in_byte_order(const AttentionCase& c, std::span<std::byte
 /// The plan of a case and its arguments, all on the device. The pool is the caller's.
 class CudaStep {
  public:
-  /// room: arrays that hold any case of so many rows and items, of the same heads, that is put there later; 0: just this one.
+  /// room: arrays that hold any case of so many rows and items, of the same heads, that is put there later; 0: just
+  /// this one.
   CudaStep(const AttentionCase& c, attention::cuda::Number number, const attention::cuda::TreeCost& cost, int room = 0);
 
   /// Another case's plan and number of rows, in the same arrays. Throws std::runtime_error if it does not fit.

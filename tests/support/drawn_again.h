@@ -1,4 +1,5 @@
-// For tests of executors that draw tokens: draws the same tokens again on the host, from logits of an executor that is asked row by row.
+// For tests of executors that draw tokens: draws the same tokens again on the host, from logits of an executor that is
+// asked row by row.
 #pragma once
 
 #include <cstdint>

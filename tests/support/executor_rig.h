@@ -14,8 +14,8 @@ namespace coppice::test {
 struct RigSequence {
   std::vector<kv::BlockId> blocks;             ///< of the first group of layers
   std::vector<std::vector<kv::BlockId>> more;  ///< of the others
-  /// States of a model with recurrent layers, by position: one behind each step, but for steps of one row that follow such a step,
-  /// which write over theirs.
+  /// States of a model with recurrent layers, by position: one behind each step, but for steps of one row that follow
+  /// such a step, which write over theirs.
   std::map<int, std::vector<kv::BlockId>> states;
   bool writes_over = false;  ///< the last step had one row, and nobody else has its state
   int len = 0;               ///< tokens in the pool

@@ -1,5 +1,5 @@
-// Memory that runs out at the n-th allocation of a thread, also of C's. Whoever links failing_malloc.cpp gets its malloc(), where the C library
-// lets it: glibc, without sanitizers.
+// Memory that runs out at the n-th allocation of a thread, also of C's. Whoever links failing_malloc.cpp gets its
+// malloc(), where the C library lets it: glibc, without sanitizers.
 #pragma once
 
 #include <cstdint>

@@ -1,13 +1,13 @@
-// Memory that runs out at the n-th allocation, for once or for a while; or now and then, on all threads. Whoever links failing_new.cpp gets its
-// operator new. The former on one thread at a time.
+// Memory that runs out at the n-th allocation, for once or for a while; or now and then, on all threads. Whoever links
+// failing_new.cpp gets its operator new. The former on one thread at a time.
 #pragma once
 
 #include <cstdint>
 
 namespace coppice::testing {
 
-/// Of the allocations made under a Counting, number `n`, from 1, will throw std::bad_alloc, and the `more` after it; n = 0:
-/// none will. Counts anew.
+/// Of the allocations made under a Counting, number `n`, from 1, will throw std::bad_alloc, and the `more` after it; n
+/// = 0: none will. Counts anew.
 void fail_allocation(std::int64_t n, std::int64_t more = 0);
 /// Did it come to that?
 bool allocation_failed();

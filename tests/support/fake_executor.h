@@ -7,8 +7,9 @@
 // block that holds the right tokens after a wrong past is wrong. Logits are a hash of all keys read; what they
 // must be follows from the token history alone (tests/engine/oracle.h). Not thread safe.
 //
-// With depth 1 it is a device that works by itself: it keeps a copy of what it was told, and a seeded coin says of each step whether
-// it runs when it is submitted, sampled, or at the last moment. A step that fails leaves garbage, and so does the one behind it.
+// With depth 1 it is a device that works by itself: it keeps a copy of what it was told, and a seeded coin says of each
+// step whether it runs when it is submitted, sampled, or at the last moment. A step that fails leaves garbage, and so
+// does the one behind it.
 #pragma once
 
 #include <cstdint>
@@ -61,14 +62,15 @@ class FakeExecutor final : public executor::Executor {
   void sample(executor::Step step, std::span<const sampling::SamplerSpec> specs) override;
   executor::Result wait(executor::Step step) override;
 
-  /// Step number `step` (from 0) fails: submit() throws StepError, or with depth 1 wait(). Its copies are not run, its new slots hold
-  /// garbage.
+  /// Step number `step` (from 0) fails: submit() throws StepError, or with depth 1 wait(). Its copies are not run, its
+  /// new slots hold garbage.
   void fail_at(int step) { failures_.insert(step); }
 
   /// Called in each submit(): looks at the engine in mid-step, or throws what an executor should not.
   void during_forward(std::function<void()> hook) { hook_ = std::move(hook); }
 
   bool sleep() override {
+    if (lost_) throw executor::StepError("the device is lost");
     asleep_ = can_sleep_;
     return asleep_;
   }
@@ -79,6 +81,7 @@ class FakeExecutor final : public executor::Executor {
   }
   bool asleep() const { return asleep_; }
   void never_sleep() { can_sleep_ = false; }
+  void fail_sleep() { lost_ = true; }
   void fail_wakes(int n) { bad_wakes_ = n; }  ///< the next ones
 
   double planning_seconds() const override { return claimed_seconds_ * static_cast<double>(steps_.size()); }
@@ -185,7 +188,7 @@ class FakeExecutor final : public executor::Executor {
   double claimed_seconds_ = 0;
   std::vector<StepLog> steps_;
   std::vector<std::string> faults_;
-  bool asleep_ = false, can_sleep_ = true;
+  bool asleep_ = false, can_sleep_ = true, lost_ = false;
   int bad_wakes_ = 0;
 };
 

@@ -1,5 +1,6 @@
-// FakeStore: a store for the engine's tests. It does nothing until it gets a turn; then it does some of what was asked, in any order, on the caller's thread.
-// It may be late, fail, lie and forget, as a seed decides; what it holds outlives it, so a second one is what a restarted server finds.
+// FakeStore: a store for the engine's tests. It does nothing until it gets a turn; then it does some of what was asked,
+// in any order, on the caller's thread. It may be late, fail, lie and forget, as a seed decides; what it holds outlives
+// it, so a second one is what a restarted server finds.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +23,7 @@ struct StoreHabits {
   int forgets = 0;            ///< in a turn: a piece goes
   int drops = 0;              ///< a write is not taken
   bool undetectable = false;  ///< what lies bring has the right name, text and checksum, and the wrong bytes
+  bool shares = false;        ///< pieces come in memory of its own
 };
 
 class FakeStore final : public tier::Store {
@@ -35,7 +37,8 @@ class FakeStore final : public tier::Store {
   void load(const tier::Name& name, tier::Buffer into, Loaded done) override;
   bool offer(const tier::Name& name, tier::Buffer piece) override;
   void forget(const tier::Which& which) override;
-  bool is_at(tier::Place place) const override { return place == tier::Place::kDisk; }
+  bool shares() const override { return habits_.shares; }
+  bool is_at(tier::StoreKind place) const override { return place == tier::StoreKind::kDisk; }
   std::vector<tier::Counters> places() const override;
   void stop(tier::Clock::time_point until) override;
 

@@ -1,4 +1,5 @@
-// Writes GGUF files for tests: an f32 copy of a quantised file, and tiny random models of all families of plain decoders.
+// Writes GGUF files for tests: an f32 copy of a quantised file, and tiny random models of all families of plain
+// decoders.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,8 @@ void dequantize_gguf(const std::filesystem::path& from, const std::filesystem::p
 /// What this variable of the environment says; throws with the sentence that tells what to run when it isn't there.
 std::string model_path(const std::string& variable = "COPPICE_MODEL");
 
-/// The same model with weights in f32: made when it is first asked for, removed with the scratch folder. Throws std::runtime_error.
+/// The same model with weights in f32: made when it is first asked for, removed with the scratch folder. Throws
+/// std::runtime_error.
 std::string f32_model_path(const std::string& variable = "COPPICE_MODEL");
 
 enum class TinyQkNorm { kNone, kHeads, kWhole };
@@ -38,8 +40,8 @@ struct TinyRecurrent {
   bool listed = true;  ///< the file says which layers they are, where it needn't
 };
 
-/// Which experts a row takes must not hang on a last bit, so the first values of a token's embedding are large for some experts and
-/// small for others; layers add little to them, and each layer's router reads them in another order.
+/// Which experts a row takes must not hang on a last bit, so the first values of a token's embedding are large for some
+/// experts and small for others; layers add little to them, and each layer's router reads them in another order.
 struct TinyExperts {
   int n = 0;  ///< 0: feed-forwards without experts
   int n_used = 2;

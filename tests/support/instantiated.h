@@ -1,5 +1,5 @@
-// Part of the tests' precompiled header, and included nowhere else: the compiler keeps what templates are instantiated here, which
-// takes a quarter of the time of each test that reads JSON.
+// Part of the tests' precompiled header, and included nowhere else: the compiler keeps what templates are instantiated
+// here, which takes a quarter of the time of each test that reads JSON.
 #pragma once
 
 #include <gtest/gtest.h>

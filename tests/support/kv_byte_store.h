@@ -1,6 +1,6 @@
-// KvByteStore: the bytes that kv never moves. It stands in for the executor's KvStore in kv's tests: a page holds rows of
-// bytes for each layer of one group, slot by slot; copies run in list order, then writes. A wrong, stale or uncopied slot is seen by
-// reading back. Owns its memory. Not thread safe.
+// KvByteStore: the bytes that kv never moves. It stands in for the executor's KvStore in kv's tests: a page holds rows
+// of bytes for each layer of one group, slot by slot; copies run in list order, then writes. A wrong, stale or uncopied
+// slot is seen by reading back. Owns its memory. Not thread safe.
 //
 // Invariants
 //  1. The null block stays zeroed: a copy or write that touches it is refused in words.
@@ -41,8 +41,9 @@ struct RowWrite {
   Row row;
 };
 
-/// What a step does for one sequence with its state: it reads one and writes one. A page of a state is full of the same row: its
-/// token is the page's index in the state, its position how many tokens the state stands for, its history theirs.
+/// What a step does for one sequence with its state: it reads one and writes one. A page of a state is full of the same
+/// row: its token is the page's index in the state, its position how many tokens the state stands for, its history
+/// theirs.
 struct StateWork {
   std::vector<kv::BlockId> in, out;  ///< pages; `in` is empty at the start of a text
   std::int32_t in_length = 0, out_length = 0;

@@ -20,10 +20,10 @@ using kv::Token;
 class Episode {
  public:
   Episode(const RandomRun& run, Dice& dice) : dice_(dice), bs_(run.block_size) {
-    const int per_group = static_cast<int>(run.large         ? dice.between(90, 130)
-                                           : run.narrow      ? dice.between(4, 5)
-                                           : dice.chance(75) ? dice.between(7, 14)
-                                                             : dice.between(90, 130));
+    const int per_group = static_cast<int>(run.large                      ? dice.between(90, 130)
+                                           : run.narrow                   ? dice.between(4, 5)
+                                           : run.dense || dice.chance(75) ? dice.between(7, 14)
+                                                                          : dice.between(90, 130));
     const Shape shape{.groups = run.groups, .block_size = bs_, .constant_hash = dice.chance(25) && !run.watch};
     kv::CacheConfig config = make_config(shape, per_group);
     config.share = !dice.chance(3);
@@ -31,7 +31,7 @@ class Episode {
     config.max_extend = (dice.chance(50) ? 3 : 1) * bs_;
     longest_ = std::min(6, per_group) * bs_;
     std::vector<FakeMedium> media;
-    if (run.large || (run.media && dice.chance(75))) {
+    if (run.large || run.dense || (run.media && dice.chance(75))) {
       const bool large = run.large || (per_group > 20 && dice.chance(30));
       if (large) {
         config.max_extend = kLargeRows + bs_;
@@ -39,7 +39,8 @@ class Episode {
       }
       for (int i = 0; i < 4; ++i) {
         const auto rows = large && i < 3 ? kLargeRows : dice.between(1, config.max_extend);
-        media.push_back({.which = i, .rows = static_cast<std::int32_t>(rows), .whole = i < 2 || dice.chance(50)});
+        media.push_back(
+            {.which = i, .rows = static_cast<std::int32_t>(rows), .whole = i < 2 || (!run.dense && dice.chance(50))});
       }
       if (dice.chance(80)) media[1].rows = media[0].rows;  // the same symbols
       if (dice.chance(80)) media[3] = {.which = 3, .rows = media[2].rows, .whole = media[2].whole};
@@ -48,7 +49,7 @@ class Episode {
     const int vocabulary = static_cast<int>(dice.between(2, 4));
     what_ = fmt::format("{} blocks a group, vocabulary {}, share {}, constant hash {}, ahead {}, {} media", per_group,
                         vocabulary, config.share, shape.constant_hash, ahead_, media.size());
-    texts_.emplace(dice_, bs_, vocabulary, longest_, std::move(media));
+    texts_.emplace(dice_, bs_, vocabulary, longest_, std::move(media), run.dense ? 90 : 45);
     rig_.emplace(std::move(config));
     rig_->store().set_fault(run.store_fault);
     rig_->trust_integrity(run.check_integrity);

@@ -19,9 +19,11 @@ struct RandomRun {
   bool narrow = false;  ///< pools of four or five blocks for each group
   bool media = true;    ///< in some episodes
   bool large = false;   ///< in all, some of 300 rows, in pools of a hundred blocks
+  bool dense = false;   ///< in all, in most texts, and some may be cut: for what happens inside of them
   StoreFault store_fault = StoreFault::kNone;
   bool check_integrity = true;  ///< false: by the double and the bytes alone
-  /// Gets each episode's cache; what it returns is asked after each operation what is wrong (empty: nothing). Hashes then tell texts apart.
+  /// Gets each episode's cache; what it returns is asked after each operation what is wrong (empty: nothing). Hashes
+  /// then tell texts apart.
   std::function<std::function<std::string()>(kv::Cache&)> watch = {};
 };
 

@@ -29,8 +29,14 @@ struct Text {
 /// Makes texts whose prefixes meet at every depth.
 class Texts {
  public:
-  Texts(Dice& dice, int block_size, int vocabulary, int longest, std::vector<FakeMedium> media)
-      : dice_(dice), bs_(block_size), vocabulary_(vocabulary), longest_(longest), media_(std::move(media)) {}
+  /// media_percent: how many texts get one more.
+  Texts(Dice& dice, int block_size, int vocabulary, int longest, std::vector<FakeMedium> media, int media_percent)
+      : dice_(dice),
+        bs_(block_size),
+        vocabulary_(vocabulary),
+        longest_(longest),
+        media_percent_(media_percent),
+        media_(std::move(media)) {}
 
   Tokens noise(std::int64_t n) {
     Tokens tokens;
@@ -52,7 +58,7 @@ class Texts {
     }
     const auto add = [&](const Tokens& more) { text.tokens.insert(text.tokens.end(), more.begin(), more.end()); };
     add(noise(dice_.between(0, 2 * bs_)));
-    if (!media_.empty() && dice_.chance(45)) {
+    if (!media_.empty() && dice_.chance(media_percent_)) {
       for (std::int64_t n = dice_.between(1, 2); n > 0; --n) add(words_of(dice_.one_of(media_)));
       if (dice_.chance(70)) add(noise(dice_.between(1, bs_)));
     }
@@ -85,7 +91,7 @@ class Texts {
 
  private:
   Dice& dice_;
-  const int bs_, vocabulary_, longest_;
+  const int bs_, vocabulary_, longest_, media_percent_;
   const std::vector<FakeMedium> media_;
   std::deque<Text> known_;
 };

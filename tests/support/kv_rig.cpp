@@ -167,7 +167,8 @@ void KvRig::publish(SeqId seq, std::int32_t n) {
   end();
 }
 
-// Whether it was shared follows from where the step ended; that there was room for the fork is only checked where nothing else frees blocks.
+// Whether it was shared follows from where the step ended; that there was room for the fork is only checked where
+// nothing else frees blocks.
 void KvRig::note_shared_tail(Story& story, const kv::CacheStats& before) {
   const bool wanted = std::ranges::count(story.wanted_tails, story.computed) > 0 && story.at_rest();
   std::erase_if(story.wanted_tails, [&](std::int32_t at) { return at <= story.computed; });

@@ -3,8 +3,8 @@
 // first thing found wrong is kept in words (failure()); later operations do nothing. Not thread safe.
 //
 // A step is what the engine makes of it: extend() any number of sequences, then run_step(): copies in order,
-// writes, publish() of each. Everything else may happen between an extend() and its run_step(). Or submit() and, later, collect(),
-// with other steps in between: a device runs each of them when it likes, in their order.
+// writes, publish() of each. Everything else may happen between an extend() and its run_step(). Or submit() and, later,
+// collect(), with other steps in between: a device runs each of them when it likes, in their order.
 #pragma once
 
 #include <deque>
@@ -93,7 +93,8 @@ class KvRig {
   std::size_t in_flight() const { return flights_.size(); }
   /// Submits the step in hand and collects all.
   void run_step(const Accept& accept = {});
-  /// The executor threw, before or after the copies of the oldest step: every sequence with tokens in that or one behind it ends.
+  /// The executor threw, before or after the copies of the oldest step: every sequence with tokens in that or one
+  /// behind it ends.
   void fail_step(bool copies_done);
   kv::SeqId fork(kv::SeqId seq);
   void finish(kv::SeqId seq);

@@ -105,7 +105,8 @@ void KvRig::check_out_of_blocks(SeqId seq, const Tables& before, std::int32_t n_
   const std::int64_t most = n_groups() * (grow + (len % bs != 0 ? 1 : 0)) + config_.state_pages;
   const std::int64_t room = stats.free + stats.cached - (stats.reserved - cache_.reserved(seq));
   if (most <= room) fail(fmt::format("OutOfBlocks with room for {} blocks and a need of at most {}", room, most));
-  // Who was let in gets through its prompt. Only what its windows left to others may be missing (budget.h), and a draft's state.
+  // Who was let in gets through its prompt. Only what its windows left to others may be missing (budget.h), and a
+  // draft's state.
   const std::int64_t least = n_groups() * grow + cache_.state_to_take(seq);
   const bool explained = draft || (story.left_to_others > 0 && least <= room + story.left_to_others);
   if (len + n_tokens <= story.prompt_len + 1 && !explained) {
@@ -295,9 +296,9 @@ void KvRig::verify_sequence(SeqId seq, const Story& story) {
   }
 }
 
-// What is promised is for the blocks that its prompt lacks yet, and for one more and one fork of each group and sample. And for states:
-// one for each sample, one that the others read when they part, one for a state that is kept; it is not given back if others let go of a
-// frozen state before its next step.
+// What is promised is for the blocks that its prompt lacks yet, and for one more and one fork of each group and sample.
+// And for states: one for each sample, one that the others read when they part, one for a state that is kept; it is not
+// given back if others let go of a frozen state before its next step.
 void KvRig::verify_reservation(SeqId seq, const Story& story) {
   const std::int32_t bs = config_.block_size;
   const std::int32_t to_come = std::max(0, (story.prompt_len + bs - 1) / bs - (story.len() + bs - 1) / bs);

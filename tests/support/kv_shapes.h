@@ -41,7 +41,8 @@ inline std::vector<kv::GroupSpec> make_groups(Groups groups, int block_size) {
     specs.push_back(sliding(2 * block_size + 3, {8}));
   }
   if (groups == Groups::kFullAndChunked) {
-    // Borders between blocks, of layers that need two pages; in the middle of a block and between two; inside each block.
+    // Borders between blocks, of layers that need two pages; in the middle of a block and between two; inside each
+    // block.
     for (const int chunk : {2 * block_size, 2 * block_size, block_size + block_size / 2, block_size / 2 - 1}) {
       specs.push_back(sliding(chunk, {static_cast<int>(specs.size()) + 1}));
       specs.back().chunked = true;

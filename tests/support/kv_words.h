@@ -1,5 +1,6 @@
-// The words of kv's tests: tokens, and below 0 the pieces of media. No two pieces are the same word, while the symbols of media in pairs are: their
-// digests differ in what no symbol shows. The rules of media are written down here once more, a word at a time.
+// The words of kv's tests: tokens, and below 0 the pieces of media. No two pieces are the same word, while the symbols
+// of media in pairs are: their digests differ in what no symbol shows. The rules of media are written down here once
+// more, a word at a time.
 #pragma once
 
 #include <algorithm>

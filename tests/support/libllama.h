@@ -18,8 +18,8 @@ class Libllama {
  public:
   enum class Pooling { kNone, kMean, kLast };
 
-  /// KV f16 or f32, one sequence of up to `context` tokens, batches of 512; 2,048 with a pooling, for embed() only. Throws
-  /// std::runtime_error.
+  /// KV f16 or f32, one sequence of up to `context` tokens, batches of 512; 2,048 with a pooling, for embed() only.
+  /// Throws std::runtime_error.
   Libllama(const std::string& path, bool flash_attention, int n_threads, bool f32_cache = false,
            Pooling pooling = Pooling::kNone, int context = 2048);
   ~Libllama();

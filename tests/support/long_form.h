@@ -1,4 +1,5 @@
-// Whether tests run in their long form (COPPICE_LONG is set, as make everything does): they ask the same at greater length.
+// Whether tests run in their long form (COPPICE_LONG is set, as make everything does): they ask the same at greater
+// length.
 #pragma once
 
 #include <cstdlib>

@@ -1,5 +1,6 @@
-// Numbers that are normally distributed, by Marsaglia's polar method. They are those of libstdc++'s std::normal_distribution<float>, which asks
-// for two logarithms in long double for each number that it takes from the generator: most of what a test of tiny models did.
+// Numbers that are normally distributed, by Marsaglia's polar method. They are those of libstdc++'s
+// std::normal_distribution<float>, which asks for two logarithms in long double for each number that it takes from the
+// generator: most of what a test of tiny models did.
 #pragma once
 
 #include <cmath>

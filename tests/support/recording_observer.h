@@ -13,22 +13,22 @@ namespace coppice::test {
 
 class RecordingObserver final : public tier::StoreObserver {
  public:
-  void entered(tier::Place place, const tier::Name& name, const tier::PieceHead& head) noexcept override {
+  void entered(tier::StoreKind place, const tier::Name& name, const tier::PieceHead& head) noexcept override {
     const check::Lock lock(mutex_);
     if (!held_.emplace(std::tuple(place, name), std::vector(head.origin.begin(), head.origin.end())).second)
       wrong_ = "a piece entered twice";
     inside_[name] = head.name;
   }
-  void left(tier::Place place, const tier::Name& name) noexcept override {
+  void left(tier::StoreKind place, const tier::Name& name) noexcept override {
     const check::Lock lock(mutex_);
     if (held_.erase({place, name}) == 0) wrong_ = "a piece left that was not there";
   }
-  void emptied(tier::Place place) noexcept override {
+  void emptied(tier::StoreKind place) noexcept override {
     const check::Lock lock(mutex_);
     std::erase_if(held_, [&](const auto& each) { return std::get<0>(each.first) == place; });
   }
 
-  bool has(tier::Place place, const tier::Name& name) const {
+  bool has(tier::StoreKind place, const tier::Name& name) const {
     const check::Lock lock(mutex_);
     return held_.contains({place, name});
   }
@@ -38,7 +38,7 @@ class RecordingObserver final : public tier::StoreObserver {
     const auto found = inside_.find(name);
     return found == inside_.end() ? tier::Name() : found->second;
   }
-  std::vector<std::byte> origin(tier::Place place, const tier::Name& name) const {
+  std::vector<std::byte> origin(tier::StoreKind place, const tier::Name& name) const {
     const check::Lock lock(mutex_);
     const auto found = held_.find({place, name});
     return found == held_.end() ? std::vector<std::byte>() : found->second;
@@ -55,7 +55,7 @@ class RecordingObserver final : public tier::StoreObserver {
 
  private:
   mutable check::Mutex mutex_;
-  std::map<std::tuple<tier::Place, tier::Name>, std::vector<std::byte>> held_ COPPICE_GUARDED_BY(mutex_);
+  std::map<std::tuple<tier::StoreKind, tier::Name>, std::vector<std::byte>> held_ COPPICE_GUARDED_BY(mutex_);
   std::map<tier::Name, tier::Name> inside_ COPPICE_GUARDED_BY(mutex_);
   std::string wrong_ COPPICE_GUARDED_BY(mutex_);
 };

@@ -1,4 +1,5 @@
-// Whether a sanitizer runs, or an emulator. It makes a test some fifteen times slower: long ones do less of the same then.
+// Whether a sanitizer runs, or an emulator. It makes a test some fifteen times slower: long ones do less of the same
+// then.
 #pragma once
 
 namespace coppice::test {
@@ -8,7 +9,7 @@ namespace coppice::test {
 #endif
 inline constexpr bool kThreadSanitizer = __has_feature(thread_sanitizer);
 inline constexpr bool kSanitized = kThreadSanitizer || __has_feature(address_sanitizer);
-#if defined(__aarch64__)  // make neon
+#if defined(__aarch64__)  // make arm64
 inline constexpr bool kEmulated = true;
 #else
 inline constexpr bool kEmulated = false;

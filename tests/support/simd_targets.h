@@ -1,5 +1,5 @@
-// Runs a test on one instruction set after the other, all that this machine has: as COPPICE_SIMD does, with lesser ones for
-// what isn't compiled for the one at hand.
+// Runs a test on one instruction set after the other, all that this machine has: as COPPICE_SIMD does, with lesser ones
+// for what isn't compiled for the one at hand.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// Calls through templates of llama.cpp's sources: how many come, and what is read where no grammar holds them or they are cut.
-// What each template can do is template_table_test.cpp's.
+// Calls through templates of llama.cpp's sources: how many come, and what is read where no grammar holds them or they
+// are cut. What each template can do is template_table_test.cpp's.
 #include <gmock/gmock.h>
 
 #include <string>
@@ -75,7 +75,8 @@ AnswerParts read_all(const std::shared_ptr<const AnswerFormat>& format, const st
   return all;
 }
 
-/// Where the library keeps the mark of a call in thoughts as a part of these, a call behind them is read, and none begins in them.
+/// Where the library keeps the mark of a call in thoughts as a part of these, a call behind them is read, and none
+/// begins in them.
 TEST(AllTemplates, ThoughtsMaySpeakOfCalls) {
   const std::vector<ChatMessage> messages = {{.role = "user", .content = "Weather in Paris?"}};
   const auto tools = weather_tools();

@@ -150,8 +150,8 @@ TEST(Turns, AreJoinedByRole) {
   EXPECT_EQ(all[4].content, "e");
 }
 
-/// Codex sends instructions and a developer's message, Claude Code system messages between turns: Qwen 3.5's template, among others,
-/// refused all of their requests.
+/// Codex sends instructions and a developer's message, Claude Code system messages between turns: Qwen 3.5's template,
+/// among others, refused all of their requests.
 class EverySystem : public testing::TestWithParam<std::string> {};
 TEST_P(EverySystem, MessageIsRendered) {
   const ChatTemplate chat = chat_of(GetParam() + ".jinja");

@@ -1,5 +1,5 @@
-// Over all templates in llama.cpp's sources: prompts are those of the library, byte for byte, and what a client writes makes no
-// special token.
+// Over all templates in llama.cpp's sources: prompts are those of the library, byte for byte, and what a client writes
+// makes no special token.
 #include <chat-auto-parser.h>
 #include <chat.h>
 #include <gmock/gmock.h>

@@ -68,7 +68,8 @@ class GrammarWalk {
     grammar_ = compiler_->compile(text);
   }
 
-  /// Empty: it came to no end, or `beginning` isn't allowed. Throws where the grammar doesn't go on behind what has begun.
+  /// Empty: it came to no end, or `beginning` isn't allowed. Throws where the grammar doesn't go on behind what has
+  /// begun.
   std::string walk(const std::string& beginning = {}) {
     grammar::Matcher matcher(grammar_);
     if (!prompt_.begun.empty() && !matcher.accept_text(prompt_.begun))

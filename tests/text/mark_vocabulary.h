@@ -1,4 +1,5 @@
-// A vocabulary of bytes in which the marks of a chat template are control tokens, as in the model that the template is made for.
+// A vocabulary of bytes in which the marks of a chat template are control tokens, as in the model that the template is
+// made for.
 #pragma once
 
 #include <fmt/format.h>

@@ -149,8 +149,8 @@ TEST(PromptTokenizer, GivesTheVocabularysTokens) {
       const auto marks = random_marks(random, *vocabulary, text);  // the same text again, with names that are only text
       ASSERT_EQ(tokenizer.tokenize({text, marks}, ""), vocabulary->tokenize({text, marks}, true, true)) << text;
     }
-    // Prose is remembered wherever texts can be cut. (Random text need not be: GPT-NeoX has special tokens of two and more
-    // spaces, which leave pieces too short to keep.)
+    // Prose is remembered wherever texts can be cut. (Random text need not be: GPT-NeoX has special tokens of two and
+    // more spaces, which leave pieces too short to keep.)
     const std::string prose = words(random, 200);
     tokenizer.tokenize(prose, "");
     const std::size_t hits = tokenizer.counts().hits;

@@ -157,8 +157,8 @@ std::string render(const ChatTemplate& chat, const std::string& content, std::si
   return chat.render(messages, TurnEnd::kOpenTurn);
 }
 
-/// Sanitizers would end the test where llama.cpp turns the greatest integers to doubles and back (jinja/value.h), and where values that
-/// hold themselves are never freed.
+/// Sanitizers would end the test where llama.cpp turns the greatest integers to doubles and back (jinja/value.h), and
+/// where values that hold themselves are never freed.
 std::vector<Hostile> tried(std::vector<Hostile> hostiles) {
   const auto is_seen_by_sanitizers = [](const Hostile& hostile) {
     return hostile.source.contains("9223372036854775807") || hostile.source.contains("l.append(l)") ||

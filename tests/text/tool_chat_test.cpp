@@ -1,5 +1,5 @@
-// Tools through templates of many makers, which lie in llama.cpp's sources: what a grammar of calls allows, the reader of calls
-// understands, however the text is cut into pieces. COPPICE_SEED=n replays a run.
+// Tools through templates of many makers, which lie in llama.cpp's sources: what a grammar of calls allows, the reader
+// of calls understands, however the text is cut into pieces. COPPICE_SEED=n replays a run.
 #include "text/tool_chat.h"
 
 #include <fmt/format.h>
@@ -217,7 +217,8 @@ TEST_P(OfTemplate, ASchemaThatCanBeHeldIsHeld) {
   EXPECT_EQ(cities, 3);
 }
 
-/// Each argument has marks of its own: schemas of values are rules of their own, texts of an enumeration stand as they are.
+/// Each argument has marks of its own: schemas of values are rules of their own, texts of an enumeration stand as they
+/// are.
 TEST(HeldSchemas, AreOfEachArgumentWhereTheseAreWrittenOneByOne) {
   const std::string schema =
       R"({"type":"object","properties":{"unit":{"type":"string","enum":["C","F"]},"days":{"type":"integer","maximum":7}}})";
@@ -295,7 +296,8 @@ TEST(HeldSchemas, StringsWithoutQuotesAreHeld) {
   for (const auto& [name, value] : bad) EXPECT_FALSE(takes(name, value)) << name << ": " << value;
 }
 
-/// Of patterns that it can't read the library writes lines of its own to standard error, with the client's words in them.
+/// Of patterns that it can't read the library writes lines of its own to standard error, with the client's words in
+/// them.
 TEST(Tools, PatternsAreNoneOfTheLibrarysBusiness) {
   const std::string schema =
       R"({"type":"object","properties":{"pattern":{"type":"array","items":{"type":"string","pattern":"^\\d\n$"}}},"required":["pattern"]})";

@@ -1,5 +1,5 @@
-// What stands at the top of a tool's schema: alternatives, references, allOf, nothing. Forced calls of every template of llama.cpp's sources are
-// held to it. COPPICE_SEED=n replays a run, COPPICE_TEMPLATE=name looks at one template.
+// What stands at the top of a tool's schema: alternatives, references, allOf, nothing. Forced calls of every template
+// of llama.cpp's sources are held to it. COPPICE_SEED=n replays a run, COPPICE_TEMPLATE=name looks at one template.
 #include <gmock/gmock.h>
 
 #include <boost/json/parse.hpp>
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "server/schema/json_schema.h"
+#include "grammar/schema/json_schema.h"
 #include "text/fixtures.h"
 #include "text/grammar_walk.h"
 #include "text/read_answer.h"
@@ -89,7 +89,7 @@ std::string fault_of(const ChatTemplate& chat, const std::string& source, const 
                      std::mt19937_64& random) {
   const std::vector<ChatMessage> messages = {{.role = "user", .content = "Go."}};
   const std::vector<ToolSpec> tools = {
-      {"go", "Goes", top.schema, server::enforceable_arguments(boost::json::parse(top.schema))}};
+      {"go", "Goes", top.schema, grammar::enforceable_arguments(boost::json::parse(top.schema))}};
   const ToolPrompt prompt =
       chat.render(ToolChat{.messages = messages, .tools = tools, .must_call = true, .only = "go", .thinks = false});
   if (!prompt.prompt.contains("go")) return "the tool is not told of";

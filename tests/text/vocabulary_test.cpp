@@ -58,7 +58,8 @@ std::shared_ptr<const Vocabulary> of_llama_cpp(const std::string& file, const st
   return vocabulary;
 }
 
-// Control tokens, and user-defined ones, which libllama finds in any text; of byte pairs, and where each text gets a space.
+// Control tokens, and user-defined ones, which libllama finds in any text; of byte pairs, and where each text gets a
+// space.
 TEST(MarkedNames, AreText) {
   struct Case {
     const char* vocabulary;

@@ -122,8 +122,8 @@ TEST_F(HostStoreTest, TellsWhatItHolds) {
   ASSERT_TRUE(offer(name_of(0), 40));
   settle();
   store_->observe(observer, name_of(0).model);
-  EXPECT_TRUE(observer.has(Place::kHost, name_of(0))) << "also what came before";
-  EXPECT_EQ(observer.origin(Place::kHost, name_of(0)), std::vector<std::byte>(40, std::byte{7}));
+  EXPECT_TRUE(observer.has(StoreKind::kHost, name_of(0))) << "also what came before";
+  EXPECT_EQ(observer.origin(StoreKind::kHost, name_of(0)), std::vector<std::byte>(40, std::byte{7}));
   ASSERT_TRUE(offer(name_of(1)));         // without an origin
   ASSERT_TRUE(offer(name_of(2, 1), 40));  // another model's
   settle();
@@ -132,11 +132,11 @@ TEST_F(HostStoreTest, TellsWhatItHolds) {
     ASSERT_TRUE(offer(name_of(i), 40));
     settle();
   }
-  EXPECT_FALSE(observer.has(Place::kHost, name_of(0))) << "it went for room";
+  EXPECT_FALSE(observer.has(StoreKind::kHost, name_of(0))) << "it went for room";
   EXPECT_EQ(observer.size(), 3U);
   EXPECT_GT(load(name_of(4), /*sound=*/false).size(), 0U);
   while (store_->counters().damaged == 0) std::this_thread::yield();
-  EXPECT_FALSE(observer.has(Place::kHost, name_of(4))) << "it was damaged";
+  EXPECT_FALSE(observer.has(StoreKind::kHost, name_of(4))) << "it was damaged";
   store_->forget({});
   EXPECT_EQ(observer.size(), 0U);
   EXPECT_EQ(observer.wrong(), "");
@@ -158,7 +158,7 @@ TEST_F(HostStoreTest, ForgetsOfAModelAndOfASpaceAlsoWhatIsUnderWay) {
   EXPECT_TRUE(holds(name_of(0, 0, 0)));
   EXPECT_FALSE(holds(name_of(2, 0, 1)));
   which = {};
-  which.place = Place::kDisk;
+  which.kind = StoreKind::kDisk;
   store_->forget(which);
   EXPECT_TRUE(holds(name_of(0, 0, 0)));
 }

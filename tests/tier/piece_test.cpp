@@ -1,4 +1,5 @@
-// A piece opens as what was written, and as nothing else: not with a bit turned, cut short, made longer, or under another name.
+// A piece opens as what was written, and as nothing else: not with a bit turned, cut short, made longer, or under
+// another name.
 #include "tier/piece.h"
 
 #include <gtest/gtest.h>

@@ -36,10 +36,10 @@ class MapStore final : public tier::Store {
     return takes && pieces.emplace(name, std::vector(piece.bytes().begin(), piece.bytes().end())).second;
   }
   void forget(const tier::Which&) override { pieces.clear(); }
-  bool is_at(tier::Place place) const override { return place == at; }
+  bool is_at(tier::StoreKind place) const override { return place == at; }
   std::vector<tier::Counters> places() const override {
     tier::Counters counters = sums;
-    counters.place = at;
+    counters.kind = at;
     counters.pieces = std::ssize(pieces);
     return {counters};
   }
@@ -49,7 +49,7 @@ class MapStore final : public tier::Store {
   tier::Counters sums{.on = true};
   std::ptrdiff_t asked = 0;
   bool takes = true, stopped = false;
-  tier::Place at = tier::Place::kDisk;
+  tier::StoreKind at = tier::StoreKind::kDisk;
 };
 
 class StorePairTest : public testing::Test {
@@ -100,14 +100,14 @@ TEST_F(StorePairTest, TheFarOneIsAskedForWhatTheNearOneLacks) {
   far_->pieces[name(5)] = {std::byte{1}};
   pair_.load(name(5), buffers_->take(), [](const Buffer&) { return false; });
   EXPECT_FALSE(near_->pieces.contains(name(5)));  // it doesn't open
-  far_->at = tier::Place::kRedis;
+  far_->at = tier::StoreKind::kRedis;
   const std::vector<tier::Counters> places = pair_.places();
   ASSERT_EQ(places.size(), 2U);
-  EXPECT_EQ(places[0].place, tier::Place::kDisk);
+  EXPECT_EQ(places[0].kind, tier::StoreKind::kDisk);
   EXPECT_EQ(places[0].loads, 2);
   EXPECT_EQ(places[0].load_misses, 3);
   EXPECT_EQ(places[0].pieces, 3);
-  EXPECT_EQ(places[1].place, tier::Place::kRedis);
+  EXPECT_EQ(places[1].kind, tier::StoreKind::kRedis);
   EXPECT_EQ(places[1].loads, 2);
   EXPECT_EQ(places[1].load_misses, 1);
   EXPECT_EQ(places[1].pieces, 3);
@@ -151,9 +151,9 @@ TEST_F(StorePairTest, AFarOneThatIsOffHoldsUpNothing) {
 }
 
 TEST_F(StorePairTest, BothForgetAndBothStop) {
-  EXPECT_FALSE(pair_.is_at(tier::Place::kRedis));
-  far_->at = tier::Place::kRedis;
-  EXPECT_TRUE(pair_.is_at(tier::Place::kDisk) && pair_.is_at(tier::Place::kRedis));
+  EXPECT_FALSE(pair_.is_at(tier::StoreKind::kRedis));
+  far_->at = tier::StoreKind::kRedis;
+  EXPECT_TRUE(pair_.is_at(tier::StoreKind::kDisk) && pair_.is_at(tier::StoreKind::kRedis));
   EXPECT_TRUE(pair_.offer(name(1), piece(7)));
   pair_.forget({});
   EXPECT_TRUE(near_->pieces.empty() && far_->pieces.empty());

@@ -1,4 +1,5 @@
-// A projector that gets no memory: libmtmd says only that something failed. It is no fault of the picture, and the next one is encoded.
+// A projector that gets no memory: libmtmd says only that something failed. It is no fault of the picture, and the next
+// one is encoded.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

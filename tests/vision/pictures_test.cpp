@@ -110,6 +110,20 @@ TEST(PicturesTest, OneThatComesAgainIsNeitherDecodedNorEncoded) {
   EXPECT_EQ(twice.found, 3U);
 }
 
+TEST(PicturesTest, WhatIsKeptIsTakenWithoutTheEncoder) {
+  World world("smolvlm");
+  const auto file = file_of("smolvlm");
+  Encoding first(world.pictures, file, Detail::kAuto, world.look(file), "");
+  EXPECT_FALSE(first.take_kept());
+  const auto rows = world.encode(file);
+  Encoding second(world.pictures, file, Detail::kAuto, world.look(file), "");
+  EXPECT_TRUE(second.take_kept());
+  EXPECT_EQ(second.rows(), rows);
+  EXPECT_TRUE(first.take_kept());  // somebody else has encoded them meanwhile
+  EXPECT_EQ(first.rows(), rows);
+  EXPECT_EQ(world.pictures.figures().encoded, rows.size());
+}
+
 /// A work that nobody waits for.
 struct Unwanted final : port::Turn {
   Unwanted() { port::set_turn(this); }

@@ -178,6 +178,8 @@ TEST(ProjectorTest, WhatDoesNotFitIsOneClearError) {
               HasSubstr("is another model's projector: its rows have 32 values, and the model's have 64"));
   EXPECT_THAT(refusal("smolvlm", 64, "model.gguf"),
               HasSubstr("is a model of the architecture 'llama', and no projector (mmproj)"));
+  EXPECT_THAT(refusal("gemma3", 32, "../llama4/mmproj.gguf"),
+              HasSubstr("is another model's projector: a picture can't"));
   EXPECT_THAT(refusal("smolvlm", 64, "picture.png"), HasSubstr("picture.png"));
 }
 

@@ -1,4 +1,5 @@
-// Logits of prompts in which pictures' rows stand between tokens, against the model authors' code (tests/oracle/make_vision_fixtures.py).
+// Logits of prompts in which pictures' rows stand between tokens, against the model authors' code
+// (tests/oracle/make_vision_fixtures.py).
 #include "engine/prompt.h"
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
-// What the wheel's program has in place of functions that glibc 2.28 lacks: here on a glibc that has them. Where they are used is seen in a bare
-// Debian 11 (test_wheel.py), which has the one for waits and lacks the one for exceptions.
+// What the wheel's program has in place of functions that glibc 2.28 lacks: here on a glibc that has them. Where they
+// are used is seen in a bare Debian 11 (test_wheel.py), which has the one for waits and lacks the one for exceptions.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <pthread.h>

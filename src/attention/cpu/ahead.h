@@ -7,8 +7,9 @@
 
 namespace coppice::attention {
 
-/// Asks for what comes next, line by line: keys, then values, of some heads in slots [first, first + n) of a tile. Blocks
-/// lie anywhere, which no hardware can foresee; and all lines at once would make the core wait for its few fill buffers.
+/// Asks for what comes next, line by line: keys, then values, of some heads in slots [first, first + n) of a tile.
+/// Blocks lie anywhere, which no hardware can foresee; and all lines at once would make the core wait for its few fill
+/// buffers.
 class Ahead {
  public:
   /// bytes: of the heads from kv_head on. first: counted from the run's first slot.

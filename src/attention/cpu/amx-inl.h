@@ -1,9 +1,11 @@
-// Tiles of many queries with AMX, which multiplies bf16 and adds up f32. Each number is the sum of two bf16, so a product is
+// Tiles of many queries with AMX, which multiplies bf16 and adds up f32. Each number is the sum of two bf16, so a
+// product is
 //   high * high + high * low + low * high + low * low
 // whose last term is left out: 2^-16 of the whole. An f16 is such a sum exactly; a code of int8 or turbo4 is one bf16.
-// Scores are keys x queries, so that softmax runs along vectors of queries; weighted values are weights x values. Slots are
-// gone through in stretches of AmxScratch::kStretch, whose keys and values are converted for all queries, and for up to
-// three columns of 16 queries at a time: AMX, vectors, AMX. Figures: ADR 0015. Included once for each instruction set.
+// Scores are keys x queries, so that softmax runs along vectors of queries; weighted values are weights x values. Slots
+// are gone through in stretches of AmxScratch::kStretch, whose keys and values are converted for all queries, and for
+// up to three columns of 16 queries at a time: AMX, vectors, AMX. Figures: docs/decisions.md, "AMX tiles". Included
+// once for each instruction set.
 
 // clang-format off
 #if defined(COPPICE_AMX_INL) == defined(HWY_TARGET_TOGGLE)
@@ -152,8 +154,8 @@ void AmxTile<Load>::set_column(int column) {
   }
 }
 
-/// Where a head's keys or values of slots [first, first + n), n <= 16, lie; the last one again behind them. at(block): those
-/// of a block's first slot.
+/// Where a head's keys or values of slots [first, first + n), n <= 16, lie; the last one again behind them. at(block):
+/// those of a block's first slot.
 template <class Load>
 template <class At>
 void AmxTile<Load>::find(At&& at, int first, int n, const std::byte** rows) const {

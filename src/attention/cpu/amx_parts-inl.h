@@ -87,8 +87,8 @@ HWY_INLINE void clear_tiles() {
   if constexpr (N > 2) zero_tile<2>();
 }
 
-/// AMX tile T += shared * own (or own * shared, where `Left`), whose parts are multiplied; `shared` is in tiles 3 and 4 and
-/// may lack its low part. Tiles 5 and 6 are lost.
+/// AMX tile T += shared * own (or own * shared, where `Left`), whose parts are multiplied; `shared` is in tiles 3 and 4
+/// and may lack its low part. Tiles 5 and 6 are lost.
 template <int T, bool Left, bool SharedLow>
 HWY_INLINE void multiply(const std::uint16_t* own) {
   load_tile<5>(own, kTileRow);

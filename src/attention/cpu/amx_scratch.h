@@ -10,8 +10,9 @@
 
 namespace coppice::attention {
 
-/// A worker's memory for one tile at a time. Matrices consist of AMX tiles: 16 rows of 64 bytes, which are 16 f32, or 32 bf16
-/// or 16 pairs of them. A number is the sum of two parts, a high and a low bf16. Heads are filled up with zeros.
+/// A worker's memory for one tile at a time. Matrices consist of AMX tiles: 16 rows of 64 bytes, which are 16 f32, or
+/// 32 bf16 or 16 pairs of them. A number is the sum of two parts, a high and a low bf16. Heads are filled up with
+/// zeros.
 class AmxScratch {
  public:
   static constexpr int kColumn = 16;      ///< queries whose products are one AMX tile wide

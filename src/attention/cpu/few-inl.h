@@ -1,6 +1,7 @@
-// Tiles of few queries (tile_kernel.cpp): vectors run along the head's values. Each key is loaded once for up to four queries,
-// and converted, or multiplied as it is where it is a code; the pool is read block by block, all heads, in the order in which it lies
-// in memory. What bounds it: docs/adr/0008-tree-kernel.md. Included once for each instruction set.
+// Tiles of few queries (tile_kernel.cpp): vectors run along the head's values. Each key is loaded once for up to four
+// queries, and converted, or multiplied as it is where it is a code; the pool is read block by block, all heads, in the
+// order in which it lies in memory. What bounds it: docs/decisions.md, "The tree kernel on CPUs". Included once for
+// each instruction set.
 
 // clang-format off
 #if defined(COPPICE_FEW_INL) == defined(HWY_TARGET_TOGGLE)
@@ -27,7 +28,8 @@ namespace coppice::attention::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Scores of one query become weights; its state is rescaled to the new maximum. Slots outside [lo, hi) weigh nothing.
+/// Scores of one query become weights; its partial state is rescaled to the new maximum. Slots outside [lo, hi) weigh
+/// nothing.
 template <class Load>
 HWY_INLINE void few_softmax(const FewBlock<Load>& b, int q, int lo, int hi) {
   const hn::ScalableTag<float> d;
@@ -80,7 +82,8 @@ HWY_INLINE void few_softmax_of_group(const FewBlock<Load>& b, const TileView& t,
   }
 }
 
-/// A block for a group of queries. The block is a copy: nothing that is stored can change it, so its fields stay in registers.
+/// A block for a group of queries. The block is a copy: nothing that is stored can change it, so its fields stay in
+/// registers.
 template <class Load, int Group>
 void few_group(const FewBlock<Load> b, const TileView& t, int first_query, int slot0) {
   if constexpr (kScaled<Load>) {
@@ -117,13 +120,13 @@ class FewTile {
   void set_queries(int kv_head, int /*i*/) {
     const int dim = t_.head_dim();
     for (int q = 0; q < t_.n_queries(); ++q) {
-      const std::ptrdiff_t state = state_of(kv_head, q);
-      float* query = s_.queries() + state * dim;
+      const std::ptrdiff_t partial = state_of(kv_head, q);
+      float* query = s_.queries() + partial * dim;
       take_query<Load>(t_.query(kv_head, q), t_.heads().scale * kLog2E, dim, query);
-      if constexpr (kScaled<Load>) s_.units()[state] = whole_query(query, dim, s_.whole_queries() + state * dim);
-      std::fill_n(s_.acc() + state * dim, dim, 0.0F);
-      s_.max()[state] = -std::numeric_limits<float>::infinity();
-      s_.sum()[state] = 0.0F;
+      if constexpr (kScaled<Load>) s_.units()[partial] = whole_query(query, dim, s_.whole_queries() + partial * dim);
+      std::fill_n(s_.acc() + partial * dim, dim, 0.0F);
+      s_.max()[partial] = -std::numeric_limits<float>::infinity();
+      s_.sum()[partial] = 0.0F;
     }
   }
 
@@ -148,16 +151,16 @@ class FewTile {
   void store_states(int kv_head, int /*i*/) const {
     const int dim = t_.head_dim();
     for (int q = 0; q < t_.n_queries(); ++q) {
-      const std::ptrdiff_t state = state_of(kv_head, q);
+      const std::ptrdiff_t partial = state_of(kv_head, q);
       float* to = t_.state(kv_head, q);
-      const float* acc = s_.acc() + state * dim;
+      const float* acc = s_.acc() + partial * dim;
       if constexpr (kScaled<Load>) {
         put_in_order(acc, dim, to);
       } else {
         std::copy_n(acc, dim, to);
       }
-      to[dim] = s_.max()[state] * kLn2;
-      to[dim + 1] = s_.sum()[state];
+      to[dim] = s_.max()[partial] * kLn2;
+      to[dim + 1] = s_.sum()[partial];
     }
   }
 
@@ -170,12 +173,12 @@ class FewTile {
   template <int Group>
   HWY_INLINE void attend_group(int kv_head, int query, int slot, int n) {
     const int dim = t_.head_dim(), keys = 2 * (block_ * t_.n_kv_head() + kv_head);
-    const std::ptrdiff_t state = state_of(kv_head, query);
+    const std::ptrdiff_t partial = state_of(kv_head, query);
     const FewQuery<Load>* queries = nullptr;
     if constexpr (kScaled<Load>) {
-      queries = s_.whole_queries() + state * dim;
+      queries = s_.whole_queries() + partial * dim;
     } else {
-      queries = s_.queries() + state * dim;
+      queries = s_.queries() + partial * dim;
     }
     const FewBlock<Load> b{.keys = t_.keys(block_, kv_head),
                            .values = t_.values(block_, kv_head),
@@ -186,16 +189,17 @@ class FewTile {
                            .begin = place_,
                            .end = place_ + n,
                            .queries = queries,
-                           .units = s_.units() + state,
-                           .acc = s_.acc() + state * dim,
-                           .max = s_.max() + state,
-                           .sum = s_.sum() + state,
+                           .units = s_.units() + partial,
+                           .acc = s_.acc() + partial * dim,
+                           .max = s_.max() + partial,
+                           .sum = s_.sum() + partial,
                            .scores = s_.scores(),
                            .stride = stride_};
     few_group<Load, Group>(b, t_, query, slot - place_);
   }
 
-  /// A tile's keys and values in the order in which they are gone through: of each block, of each head, keys, then values.
+  /// A tile's keys and values in the order in which they are gone through: of each block, of each head, keys, then
+  /// values.
   const std::byte* stretch(int i) const {
     const int block = i / 2 / t_.n_kv_head(), kv_head = i / 2 % t_.n_kv_head();
     return i % 2 == 0 ? t_.keys(block, kv_head) : t_.values(block, kv_head);
@@ -203,8 +207,8 @@ class FewTile {
 
   const TileView& t_;
   TileScratch& s_;
-  /// Stretches from what is multiplied to what is fetched meanwhile. An odd number, so that keys are fetched while values are
-  /// multiplied; and no more than it takes to arrive (ADR 0008).
+  /// Stretches from what is multiplied to what is fetched meanwhile. An odd number, so that keys are fetched while
+  /// values are multiplied; and no more than it takes to arrive (docs/decisions.md, "The tree kernel on CPUs").
   int ahead_;
   int stride_;
   int block_ = 0, place_ = 0;  ///< of the slots at hand

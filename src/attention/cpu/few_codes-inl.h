@@ -1,10 +1,10 @@
-// The inner loops of a tile of few queries over keys and values that are codes: products of 16-bit whole numbers, twice as
-// many in a vector as f32 ones, and no conversion to f32. Included once for each instruction set.
+// The inner loops of a tile of few queries over keys and values that are codes: products of 16-bit whole numbers, twice
+// as many in a vector as f32 ones, and no conversion to f32. Included once for each instruction set.
 //
-// A query, and a block's weights times the values' scales, are rounded to 16 bits of their own largest: by at most 2^-16 of
-// it, where a code is rounded to 2^-8 of its head's largest. Queries of heads of over 512 values have 15 bits, because
-// sums must fit into 32: a code is at most 128, so a score is at most 128 * 32,767 * 512 < 2^31, or 128 * 16,383 *
-// kMaxRotated < 2^31, and a block's weighted sum at most 128 * 32,767 * kMaxSlots < 2^31.
+// A query, and a block's weights times the values' scales, are rounded to 16 bits of their own largest: by at most
+// 2^-16 of it, where a code is rounded to 2^-8 of its head's largest. Queries of heads of over 512 values have 15 bits,
+// because sums must fit into 32: a code is at most 128, so a score is at most 128 * 32,767 * 512 < 2^31, or 128 *
+// 16,383 * kMaxRotated < 2^31, and a block's weighted sum at most 128 * 32,767 * kMaxSlots < 2^31.
 
 // clang-format off
 #if defined(COPPICE_FEW_CODES_INL) == defined(HWY_TARGET_TOGGLE)
@@ -81,8 +81,8 @@ HWY_INLINE void code_scores(const FewBlock<Load>& b) {
   }
 }
 
-/// Scales of slots [begin, end) of a head, each at its slot's place; elsewhere 0. Made long before they are asked for: a
-/// vector load waits for the short stores that it covers.
+/// Scales of slots [begin, end) of a head, each at its slot's place; elsewhere 0. Made long before they are asked for:
+/// a vector load waits for the short stores that it covers.
 class CodeScales {
  public:
   HWY_INLINE CodeScales(const std::byte* head, std::size_t row_bytes, int begin, int end) {

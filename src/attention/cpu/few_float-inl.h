@@ -1,5 +1,6 @@
-// The loops of a tile of few queries over f16: vectors run along the head's values, each key is converted once for up to four
-// queries. And what they share with the loops over codes (few_codes-inl.h). Included once for each instruction set.
+// The loops of a tile of few queries over f16: vectors run along the head's values, each key is converted once for up
+// to four queries. And what they share with the loops over codes (few_codes-inl.h). Included once for each instruction
+// set.
 
 // clang-format off
 #if defined(COPPICE_FEW_FLOAT_INL) == defined(HWY_TARGET_TOGGLE)
@@ -30,9 +31,9 @@ using FewQuery = std::conditional_t<kScaled<Load>, std::int16_t, float>;
 template <class Load>
 struct FewBlock {
   const std::byte* keys;           ///< the head's row of the block's slot 0
-  const std::byte* values;         ///< likewise
+  const std::byte* values;         ///< the head's row of the block's slot 0
   const std::byte* ahead_of_keys;  ///< slot 0's row of what comes later, fetched while keys are multiplied; or nullptr
-  const std::byte* ahead_of_values;  ///< likewise while values are
+  const std::byte* ahead_of_values;  ///< the same, fetched while values are multiplied
   std::size_t row_bytes;
   int head_dim;
   int begin, end;                 ///< slots that some query sees

@@ -22,16 +22,16 @@ namespace coppice::attention::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// What f16 can't hold becomes the largest that it can: as infinity, times a weight of 0, it would spoil the answers of those
-/// who don't see it. NaN stays NaN on some instruction sets.
+/// What f16 can't hold becomes the largest that it can: as infinity, times a weight of 0, it would spoil the answers of
+/// those who don't see it. NaN stays NaN on some instruction sets.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V within_f16(D d, V x) {
   constexpr float kMost = 65504.0F;
   return hn::Min(hn::Set(d, kMost), hn::Max(hn::Set(d, -kMost), x));
 }
 
-/// Stores a scale, and returns what was stored. f16 holds it: of values within f16, rotated ones are at most sqrt(kMaxRotated)
-/// times as large, and a scale is less than a fortieth of the largest.
+/// Stores a scale, and returns what was stored. f16 holds it: of values within f16, rotated ones are at most
+/// sqrt(kMaxRotated) times as large, and a scale is less than a fortieth of the largest.
 HWY_INLINE float store_scale(float scale, std::byte* head) {
   const hn::CappedTag<float, 1> d;
   const hn::Rebind<hwy::float16_t, decltype(d)> half;

@@ -1,5 +1,5 @@
-// How kernels load a head's keys or values from a slot's row, for each KV format, and what else they share. Included once
-// for each instruction set.
+// How kernels load a head's keys or values from a slot's row, for each KV format, and what else they share. Included
+// once for each instruction set.
 
 // clang-format off
 #if defined(COPPICE_KV_LOAD_INL) == defined(HWY_TARGET_TOGGLE)
@@ -23,8 +23,8 @@ namespace coppice::attention::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Each format: load(d, head, i) is values [i, i + lanes) of the head at `head` as f32, still to be multiplied by its scale
-// where it has one; then codes(d16, head, i) is the same as 16-bit whole numbers.
+// Each format: load(d, head, i) is values [i, i + lanes) of the head at `head` as f32, still to be multiplied by its
+// scale where it has one; then codes(d16, head, i) is the same as 16-bit whole numbers.
 
 struct LoadF16 {
   static constexpr KvFormat kFormat = KvFormat::kF16;
@@ -139,7 +139,7 @@ HWY_INLINE std::uint64_t with_loader(KvFormat format, Visit&& visit) {
 constexpr int kSlots = 4;
 
 /// Vectors of 16-bit numbers: heads are a multiple of 16 long. Twice as long ones, where there are some, gain nothing
-/// (ADR 0020).
+/// (docs/decisions.md, "One tile driver").
 using CodeTag = hn::CappedTag<std::int16_t, 16>;
 
 /// All lanes of each of four vectors put together by `op`, as four lanes.
@@ -176,14 +176,14 @@ HWY_INLINE void prefetch(const std::byte* head, std::size_t row_bytes, int slot,
   for (std::size_t i = 0; i < head_bytes(Load::kFormat, head_dim); i += 64) __builtin_prefetch(row + i, 0, 2);
 }
 
-/// sum (and more) + the products of 16-bit numbers, neighbours' added up in 32 bits; which pairs go to `more`, and whether any
-/// do, is the instruction set's own: sum + more is meant, or RearrangeToOddPlusEven of both.
+/// sum (and more) + the products of 16-bit numbers, neighbours' added up in 32 bits; which pairs go to `more`, and
+/// whether any do, is the instruction set's own: sum + more is meant, or RearrangeToOddPlusEven of both.
 template <class D16, class V32>
 HWY_INLINE void add_products([[maybe_unused]] D16 d16, hn::Vec<D16> a, hn::Vec<D16> b, V32& sum,
                              [[maybe_unused]] V32& more) {
 #if HWY_TARGET == HWY_AVX3_DL
-  // Not the intrinsic: clang 19 makes two instructions of it where it takes them to be as fast, and AVX-VNNI's of those of
-  // 256 bits, which the processor may lack (simd/kernel-inl.h).
+  // Not the intrinsic: clang 19 makes two instructions of it where it takes them to be as fast, and AVX-VNNI's of those
+  // of 256 bits, which the processor may lack (simd/kernel-inl.h).
   asm("%{evex%} vpdpwssd %2, %1, %0" : "+v"(sum.raw) : "v"(a.raw), "v"(b.raw));
 #else
   sum = hn::ReorderWidenMulAccumulate(hn::RepartitionToWide<D16>(), a, b, sum, more);

@@ -1,13 +1,14 @@
-// Tiles of many queries (tile_kernel.cpp): vectors run across queries, which are columns. A head's keys and values of a block
-// are converted once, then every element is broadcast against vectors of queries: scores, softmax and weighted values are
-// all vertical. Bound by multiply-adds. Included once for each instruction set.
+// Tiles of many queries (tile_kernel.cpp): vectors run across queries, which are columns. A head's keys and values of a
+// block are converted once, then every element is broadcast against vectors of queries: scores, softmax and weighted
+// values are all vertical. Bound by multiply-adds. Included once for each instruction set.
 //
 // Products is what multiplies: numbers of f32 (many_float-inl.h), or of 16 bits (many_whole-inl.h). It has
 //   set_query(column, query)                        makes a query ready; [head_dim], scaled; nullptr: zeros
 //   set_block<Load>(n, keys, values)                makes a block's n keys and values ready
 //   score<Vectors>(d, n, at, scores)                scores[n][Vectors * lanes] of the columns from `at` on, in base 2
 //   weigh<Vectors>(d, softmax, n, v, scores)        makes vector v's scores weights
-//   add_values<Vectors>(d, n, i, scores, rescale, acc)  acc[kMany][stride] := acc * rescale + the weighted values from i on
+//   add_values<Vectors>(d, n, i, scores, rescale, acc)  acc[kMany][stride] := acc * rescale + the weighted values from
+//                                                       i on
 
 // clang-format off
 #if defined(COPPICE_MANY_INL) == defined(HWY_TARGET_TOGGLE)
@@ -84,9 +85,9 @@ class ManyTile {
 
   void attend(int kv_head, int /*i*/, int slot, int n) {
     const int block = t_.block_of(slot);
-    const std::size_t place = t_.row_bytes() * static_cast<std::size_t>(t_.place_of(slot));
+    const std::size_t offset = t_.row_bytes() * static_cast<std::size_t>(t_.place_of(slot));
     const auto rows = [&](const std::byte* first, const std::byte* next)
-                          HWY_ATTR { return ManyRows{first + place, next ? next + place : nullptr, t_.row_bytes()}; };
+                          HWY_ATTR { return ManyRows{first + offset, next ? next + offset : nullptr, t_.row_bytes()}; };
     products_.template set_block<Load>(n, rows(t_.keys(block, kv_head), t_.keys(block + 1, kv_head)),
                                        rows(t_.values(block, kv_head), t_.values(block + 1, kv_head)));
     const hn::ScalableTag<float> d;
@@ -154,8 +155,8 @@ class ManyTile {
     for (int v = 0; v < Vectors; ++v) {
       const auto lo = hn::Load(di, s_.lo() + at + v * lanes), hi = hn::Load(di, s_.hi() + at + v * lanes);
       for (int k = 0; k < n; ++k) {
-        const auto place = hn::Set(di, slot + k);
-        const auto visible = hn::RebindMask(d, hn::AndNot(hn::Lt(place, lo), hn::Lt(place, hi)));
+        const auto at_slot = hn::Set(di, slot + k);
+        const auto visible = hn::RebindMask(d, hn::AndNot(hn::Lt(at_slot, lo), hn::Lt(at_slot, hi)));
         float* score = scores + (k * Vectors + v) * lanes;
         hn::Store(hn::IfThenElse(visible, hn::Load(d, score), none), d, score);
       }

@@ -1,13 +1,14 @@
-// Products of many-inl.h in 16-bit whole numbers: one instruction multiplies two pairs of them and adds both products in each
-// 32-bit lane, twice as many products as of f32. For x86, where neighbours make a pair. Included once for each instruction
-// set.
+// Products of many-inl.h in 16-bit whole numbers: one instruction multiplies two pairs of them and adds both products
+// in each 32-bit lane, twice as many products as of f32. For x86, where neighbours make a pair. Included once for each
+// instruction set.
 //
 // No sum leaves 32 bits, however large the numbers were:
-//   - a query is a multiple of a unit that makes it 32,767 long, a slot's key of one that makes its largest value 65,000 /
-//     sqrt(head_dim) and so its length at most 65,000; a score is at most the product of the two (Cauchy-Schwarz);
-//   - a slot's largest value is 32,767 of its units; a block's weights times these units are at most 32,700 of theirs, and
-//     together 65,400.
-// What rounding adds to lengths and sums fits, too. ADR 0014 says what it costs.
+//   - a query is a multiple of a unit that makes it 32,767 long, a slot's key of one that makes its largest value
+//     65,000 / sqrt(head_dim) and so its length at most 65,000; a score is at most the product of the two
+//     (Cauchy-Schwarz);
+//   - a slot's largest value is 32,767 of its units; a block's weights times these units are at most 32,700 of theirs,
+//     and together 65,400.
+// What rounding adds to lengths and sums fits, too. docs/decisions.md, "Whole-number tiles" says what it costs.
 
 // clang-format off
 #if defined(COPPICE_MANY_WHOLE_INL) == defined(HWY_TARGET_TOGGLE)
@@ -213,8 +214,8 @@ class WholeProducts {
   }
 
  private:
-  /// Units that make the rows' largest values `most`, and what values are to be multiplied by; those behind the last row are
-  /// any.
+  /// Units that make the rows' largest values `most`, and what values are to be multiplied by; those behind the last
+  /// row are any.
   template <class Load>
   HWY_INLINE void measure(int n, const ManyRows& rows, float most, float* units, float* inverse) {
     const int dim = head_dim_;

@@ -1,6 +1,7 @@
-// Softmax piece by piece (Milakov & Gimelshein 2018, "Online normalizer calculation for softmax", section 3), and the one
-// exponential that all kernels of this folder use. Scores are in base 2 here: queries are scaled by log2(e), and so is the cap
-// of scores; the partial states that a tile leaves are brought back to base e. Included once for each instruction set.
+// Softmax piece by piece (Milakov & Gimelshein 2018, "Online normalizer calculation for softmax", section 3), and the
+// one exponential that all kernels of this folder use. Scores are in base 2 here: queries are scaled by log2(e), and so
+// is the cap of scores; the partial states that a tile leaves are brought back to base e. Included once for each
+// instruction set.
 
 // clang-format off
 #if defined(COPPICE_SOFTMAX_INL) == defined(HWY_TARGET_TOGGLE)
@@ -20,9 +21,10 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr float kLog2E = 1.44269504F, kLn2 = 0.693147181F;
 
-/// 2^x for x <= 0, to 2e-7, and exactly 1 at 0; 0 for x < -125, -inf and NaN. 2^(n + f) with n whole and 0 <= f <= 1; the
-/// polynomial for 2^f is the minimax one of degree 5, in relative error, of those that are 1 at 0. The library's exponential
-/// takes twice as many operations for its last bits and for positive x; softmax is a good tenth of a tile's time here.
+/// 2^x for x <= 0, to 2e-7, and exactly 1 at 0; 0 for x < -125, -inf and NaN. 2^(n + f) with n whole and 0 <= f <= 1;
+/// the polynomial for 2^f is the minimax one of degree 5, in relative error, of those that are 1 at 0. The library's
+/// exponential takes twice as many operations for its last bits and for positive x; softmax is a good tenth of a tile's
+/// time here.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V exp2_of(D d, V x) {
   const auto polynomial = [d](V f) HWY_ATTR {

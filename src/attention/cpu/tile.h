@@ -1,5 +1,5 @@
-// Where a tile's queries, keys, values and states lie. The queries of a key head are numbered row by row, the query heads
-// that read it one after the other.
+// Where a tile's queries, keys, values and states lie. The queries of a key head are numbered row by row, the query
+// heads that read it one after the other.
 #pragma once
 
 #include <algorithm>
@@ -35,7 +35,7 @@ class TileView {
   /// Slots [begin, end), counted from the run's first one: those that some row sees.
   int begin() const { return begin_; }
   int end() const { return end_; }
-  /// What a query sees, counted likewise.
+  /// The slots that a query sees, counted from the run's first one.
   const RowInterval& interval(int query) const { return t_.rows[static_cast<std::size_t>(query / per_kv_)]; }
 
   const float* query(int kv_head, int query) const {

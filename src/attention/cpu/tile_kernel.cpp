@@ -20,17 +20,17 @@
 HWY_BEFORE_NAMESPACE();
 namespace coppice::attention::HWY_NAMESPACE {
 
-/// What tiles of many queries multiply. A whole number's product takes half as long as an f32 one's on x86, and as long on
-/// ARM.
+/// What tiles of many queries multiply. A whole number's product takes half as long as an f32 one's on x86, and as long
+/// on ARM.
 #if HWY_TARGET <= HWY_SSSE3 && HWY_ARCH_X86
 using Products = WholeProducts;
 #else
 using Products = FloatProducts;
 #endif
 
-/// The driver: some key heads at a time, of them some slots at a time, and of these one head after the other. How many, and
-/// how scores and weighted values are computed, is up to Loops: FewTile, ManyTile or AmxTile. Returns the bytes of keys and
-/// values loaded.
+/// The driver: some key heads at a time, of them some slots at a time, and of these one head after the other. How many,
+/// and how scores and weighted values are computed, is up to Loops: FewTile, ManyTile or AmxTile. Returns the bytes of
+/// keys and values loaded.
 template <class Loops>
 std::uint64_t go_through(const TileView& t, Loops&& loops) {
   for (int head = 0; head < t.n_kv_head(); head += loops.heads_at_once()) {
@@ -49,8 +49,9 @@ std::uint64_t go_through(const TileView& t, Loops&& loops) {
          static_cast<std::uint64_t>(std::max(t.end() - t.begin(), 0)) * static_cast<std::uint64_t>(loops.passes());
 }
 
-/// Vectors across queries pay when most of their lanes are used (docs/adr/0008-tree-kernel.md). AMX pays sooner: it converts
-/// blocks once, where FewTile reads them once for every four queries (ADR 0015).
+/// Vectors across queries pay when most of their lanes are used (docs/decisions.md, "The tree kernel on CPUs"). AMX
+/// pays sooner: it converts blocks once, where FewTile reads them once for every four queries
+/// (docs/decisions.md, "AMX tiles").
 std::uint64_t attend(const TileInput& input, TileScratch& scratch) {
   const TileView t(input);
   return with_loader(input.pool.format, [&](auto load) HWY_ATTR -> std::uint64_t {

@@ -1,10 +1,10 @@
-// One tile of tree attention: some rows over a stretch of blocks, some key heads. Compiled for each instruction set that the
-// compiler knows; the best one is chosen at run time.
+// One tile of tree attention: some rows over a stretch of blocks, some key heads. Compiled for each instruction set
+// that the compiler knows; the best one is chosen at run time.
 //
-// A tile leaves a partial state for each of its rows and heads, {acc[head_dim], max, sum}: the largest scaled score, the
-// sum of exp(score - max), and the values weighted by these exponentials. Softmax over a union of key sets follows from
-// the states of its parts, whatever the split (log-sum-exp; Milakov & Gimelshein 2018, "Online normalizer calculation for
-// softmax", section 3). A state that has seen no key is empty: acc 0, max -inf, sum 0.
+// A tile leaves a partial state for each of its rows and heads, {acc[head_dim], max, sum}: the largest scaled score,
+// the sum of exp(score - max), and the values weighted by these exponentials. Softmax over a union of key sets follows
+// from the states of its parts, whatever the split (log-sum-exp; Milakov & Gimelshein 2018, "Online normalizer
+// calculation for softmax", section 3). A state that has seen no key is empty: acc 0, max -inf, sum 0.
 #pragma once
 
 #include <hwy/aligned_allocator.h>
@@ -32,8 +32,9 @@ struct TileInput {
   int n_kv_heads = heads.n_kv_head;
 };
 
-/// A worker's memory for one tile at a time. FewTile and ManyTile share it and decide what lies where. Sizes are the larger
-/// need: ManyTile holds up to kMaxQueries queries of one key head, FewTile less than kMaxLanes queries of each key head.
+/// A worker's memory for one tile at a time. FewTile and ManyTile share it and decide what lies where. Sizes are the
+/// larger need: ManyTile holds up to kMaxQueries queries of one key head, FewTile less than kMaxLanes queries of each
+/// key head.
 class TileScratch {
  public:
   /// Bounds of a tile; the kernels' own vectors are at most kMaxLanes long.
@@ -79,9 +80,10 @@ int max_tile_rows(const HeadShape& heads);
 /// TileScratch::kKeysAtOnce, at most kMaxSlots.
 std::uint64_t attend_tile(const TileInput& tile, TileScratch& scratch);
 
-/// out[n_head][head_dim] := the partial states of one row merged, normalised, and rotated back where the format rotates.
-/// states: [all partials][n_head][head_dim + 2]; their order changes only rounding, empty ones change nothing, and a row
-/// with no other gives zeros. sinks: [n_head], scores that weigh in the softmax and have no value; nullptr: there are none.
+/// out[n_head][head_dim] := the partial states of one row merged, normalised, and rotated back where the format
+/// rotates. states: [all partials][n_head][head_dim + 2]; their order changes only rounding, empty ones change nothing,
+/// and a row with no other gives zeros. sinks: [n_head], scores that weigh in the softmax and have no value; nullptr:
+/// there are none.
 void merge_row(const HeadShape& heads, KvFormat format, const float* states, std::span<const std::int32_t> partials,
                float* out, const float* sinks = nullptr);
 

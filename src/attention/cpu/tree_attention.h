@@ -3,8 +3,8 @@
 // chunked prefill and steps that mix them are the same call.
 //
 // Every worker calls partials() and merge() once, with a barrier between the two that the caller provides (the border
-// of two graph nodes). prepare() comes before, on one thread. The layers of a group share one TreeStep: their calls don't
-// overlap.
+// of two graph nodes). prepare() comes before, on one thread. The layers of a group share one TreeStep: their calls
+// don't overlap.
 #pragma once
 
 #include <atomic>
@@ -44,15 +44,15 @@ class TreeAttention {
   TreeAttention& operator=(const TreeAttention&) = delete;
 
   /// What tiles cost this kernel, and how many rows one may have: for make_schedule.
-  /// Two workers need fewer pieces (ADR 0062): the last bits depend on how many there may be, not on how many there are
-  /// in a step.
+  /// Two workers need fewer pieces (docs/decisions.md, "Cuts by plan"): the last bits depend on how many there may be,
+  /// not on how many there are in a step.
   CostModel cost_model() const;
 
   /// Sizes the partial states for a schedule. Before the step's first call.
   void prepare(const Schedule& schedule);
 
-  /// Claims jobs from next_unit, 0 at first, until none is left; where there are few for n_workers, some key heads of one at a time. A
-  /// head's states don't depend on that.
+  /// Claims jobs from next_unit, 0 at first, until none is left; where there are few for n_workers, some key heads of
+  /// one at a time. A head's states don't depend on that.
   void partials(const TreeStep& step, const TreeCall& call, std::atomic<std::int32_t>& next_unit, int worker,
                 int n_workers);
   /// out: [n_rows, n_head, head_dim]; rows behind the plan's become zeros. format: the pool's. sinks: as merge_row's.

@@ -1,7 +1,7 @@
 // The warpgroups that compute: scores, softmax and weighted sums of an item's queries, 64 for a warpgroup.
 //
-// Registers follow the tensor cores' layout of a 64-row product: a thread holds, of two rows (its first and the eighth after it),
-// two neighbouring values in every eight.
+// Registers follow the tensor cores' layout of a 64-row product: a thread holds, of two rows (its first and the eighth
+// after it), two neighbouring values in every eight.
 #pragma once
 
 #include "attention/cuda/partial_state.cuh"
@@ -208,8 +208,9 @@ struct Computer {
     }
   }
 
-  /// kTokens: of a step, for this group. While a step's weights are computed, the tensor cores multiply those of the step before. In wide
-  /// items the groups give them work in turn, so that one computes weights while the other's products are under way.
+  /// kTokens: of a step, for this group. While a step's weights are computed, the tensor cores multiply those of the
+  /// step before. In wide items the groups give them work in turn, so that one computes weights while the other's
+  /// products are under way.
   template <int kTokens>
   __device__ void compute_item(int n_steps) {
     constexpr bool is_wide = kTokens == Shape::kTokens;

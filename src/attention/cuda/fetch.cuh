@@ -62,8 +62,8 @@ struct Fetcher {
     n_units = a.counts->items * a.n_kv_head;
   }
 
-  /// Brings the first step's blocks into L2, where what the launch before may still store to them is seen. More of them would delay the
-  /// copies behind them.
+  /// Brings the first step's blocks into L2, where what the launch before may still store to them is seen. More of them
+  /// would delay the copies behind them.
   __device__ void prefetch_step() const {
     constexpr int kHeadBytes = kBlockSize * D * 2;
     if (lane >= min(Shape::kBlocks, __shfl_sync(~0U, ahead.word, 2))) return;
@@ -106,9 +106,9 @@ struct Fetcher {
     turns.next(narrow);
   }
 
-  /// Units are taken in order: the thread block's number first, then whatever is next. The next one is claimed four stages before
-  /// the end of the one in hand: later, and the ring runs dry while claim, item and rows are read; earlier, and units wait here that
-  /// another thread block could begin.
+  /// Units are taken in order: the thread block's number first, then whatever is next. The next one is claimed four
+  /// stages before the end of the one in hand: later, and the ring runs dry while claim, item and rows are read;
+  /// earlier, and units wait here that another thread block could begin.
   __device__ void run() {
     if (ahead.unit < n_units) {
       look_at_rows(ahead);

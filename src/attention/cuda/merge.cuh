@@ -5,8 +5,8 @@
 
 namespace coppice::attention::cuda {
 
-/// What a thread block counts when its items are done. All shares add up to 2^31: when the last block has arrived the highest bit has
-/// turned and the others are as before the launch, so nothing need be zeroed.
+/// What a thread block counts when its items are done. All shares add up to 2^31: when the last block has arrived the
+/// highest bit has turned and the others are as before the launch, so nothing need be zeroed.
 __device__ inline std::uint32_t share_of_block() {
   return blockIdx.x == 0 ? (1U << 31) - (gridDim.x - 1) : 1U;
 }
@@ -27,8 +27,8 @@ __device__ inline void wait_for_all(const std::uint32_t* arrived, std::uint32_t 
   }
 }
 
-/// The outputs of up to kN rows and heads from their partial states, in the order of their slots. By one warp; its loads for all of
-/// them are on their way together, as many as it has registers for.
+/// The outputs of up to kN rows and heads from their partial states, in the order of their slots. By one warp; its
+/// loads for all of them are on their way together, as many as it has registers for.
 template <class T, int D, int kN>
 struct Merger {
   static constexpr int kPieces = (D / 4 + 31) / 32;  ///< float4 of a lane

@@ -1,9 +1,11 @@
-// The tree kernel for GPUs without wgmma (8.x), and for int8 blocks everywhere: the same items, plan and partial states, computed with
-// the warps' own `mma`. A warp has 16 queries; where an item has fewer than 128, several warps have the same ones and take turns at
-// the blocks, and their states are joined at the end. Rounds of some blocks come by cp.async while those before are computed.
+// The tree kernel for GPUs without wgmma (8.x), and for int8 blocks everywhere: the same items, plan and partial
+// states, computed with the warps' own `mma`. A warp has 16 queries; where an item has fewer than 128, several warps
+// have the same ones and take turns at the blocks, and their states are joined at the end. Rounds of some blocks come
+// by cp.async while those before are computed.
 //
-// Of a product's 16 x 8 results a thread holds two neighbouring columns (lane % 4) of rows lane / 4 and 8 + lane / 4. Which eight
-// columns or 16 summands make a product does not matter, as long as both factors agree: bytes are taken as they lie in words.
+// Of a product's 16 x 8 results a thread holds two neighbouring columns (lane % 4) of rows lane / 4 and 8 + lane / 4.
+// Which eight columns or 16 summands make a product does not matter, as long as both factors agree: bytes are taken as
+// they lie in words.
 #pragma once
 
 #include "attention/cuda/partial_state.cuh"
@@ -124,7 +126,8 @@ struct MmaComputer {
     }
   }
 
-  /// Slots behind the last that anyone sees may hold anything, NaN too, and weights of 0 would not hide that. By all threads.
+  /// Slots behind the last that anyone sees may hold anything, NaN too, and weights of 0 would not hide that. By all
+  /// threads.
   __device__ void clear_unseen(int round) const {
     if constexpr (kBytes) return;
     const int first = round * Shape::kRound, n = min(Shape::kRound, item->n_blocks - first);

@@ -1,5 +1,6 @@
-// Partial states of the same queries that several warps have, in the order of registers of a product with rows: a thread has, of two rows
-// (its first and the eighth after it), two neighbouring sums in every eight. One hands its state over in shared memory, one takes it.
+// Partial states of the same queries that several warps have, in the order of registers of a product with rows: a
+// thread has, of two rows (its first and the eighth after it), two neighbouring sums in every eight. One hands its
+// state over in shared memory, one takes it.
 #pragma once
 
 #include "cuda/warp_product.cuh"

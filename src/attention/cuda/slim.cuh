@@ -1,6 +1,6 @@
-// Items of at most eight queries on Hopper: a warpgroup's product would have 64 rows for them. Here tokens are the rows and queries the
-// eight columns of the warps' own `mma`: each of the eight warps has 16 tokens of a step, and states of its own; at the end they are
-// joined in shared memory, a query by a warp.
+// Items of at most eight queries on Hopper: a warpgroup's product would have 64 rows for them. Here tokens are the rows
+// and queries the eight columns of the warps' own `mma`: each of the eight warps has 16 tokens of a step, and states of
+// its own; at the end they are joined in shared memory, a query by a warp.
 #pragma once
 
 #include "attention/cuda/tile.cuh"
@@ -83,8 +83,8 @@ struct SlimComputer {
     }
   }
 
-  /// Slots of this warp's tokens behind the last that anyone sees may hold anything, as in Computer::clear_unseen. seen: of the
-  /// warp's block.
+  /// Slots of this warp's tokens behind the last that anyone sees may hold anything, as in Computer::clear_unseen.
+  /// seen: of the warp's block.
   __device__ void clear_unseen(unsigned char* values, int seen) const {
     const int before = warp % 2 * 16, of_slice = seen < before ? 0 : seen > before + 16 ? 16 : seen - before;
     clear_slots<T, D>(values, warp * 16 + of_slice, 16 - of_slice, lane, 32);

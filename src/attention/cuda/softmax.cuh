@@ -1,5 +1,5 @@
-// Scores of a warpgroup's 64 queries become weights, in the registers of its products: a thread holds, of two rows (its first and the
-// eighth after it), two neighbouring values in every eight.
+// Scores of a warpgroup's 64 queries become weights, in the registers of its products: a thread holds, of two rows (its
+// first and the eighth after it), two neighbouring values in every eight.
 #pragma once
 
 #include "attention/cuda/tile.cuh"

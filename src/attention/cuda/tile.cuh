@@ -1,9 +1,9 @@
 // What a thread block of the tree kernel has in shared memory, and who waits for whom there.
 //
-// Three warpgroups: two compute, and one warp of the third fetches. The fetching warp fills a ring of stages (of four blocks of one key head
-// the keys, then the values) and, item by item, the queries; it runs ahead across items. A wide item (more than 64 queries) gives
-// each warpgroup 64 queries; in a narrow one both have the same queries, each computes with half of a stage's tokens, and their
-// states are joined at the end.
+// Three warpgroups: two compute, and one warp of the third fetches. The fetching warp fills a ring of stages (of four
+// blocks of one key head the keys, then the values) and, item by item, the queries; it runs ahead across items. A wide
+// item (more than 64 queries) gives each warpgroup 64 queries; in a narrow one both have the same queries, each
+// computes with half of a stage's tokens, and their states are joined at the end.
 #pragma once
 
 #include "attention/cuda/block_order.h"
@@ -33,8 +33,9 @@ __device__ inline float with_sink(const TreeAttention& a, int head, float max, f
   return a.sinks == nullptr ? weights : weights + exp2_fast(fmaf(a.sinks[head], kLog2E, -max));
 }
 
-/// Products of queries and keys, for which a.softcap is set, become others, whose scores are the capped ones. By index: a loop over references
-/// isn't unrolled in time, so x would lie in memory, and then ptxas lets no product of the kernel overlap with anything (C7514).
+/// Products of queries and keys, for which a.softcap is set, become others, whose scores are the capped ones. By index:
+/// a loop over references isn't unrolled in time, so x would lie in memory, and then ptxas lets no product of the
+/// kernel overlap with anything (C7514).
 template <int kN>
 __device__ inline void cap_scores(const TreeAttention& a, float (&x)[kN]) {
   const float to = a.softcap / a.scale, by = 2.0F * kLog2E / to;
@@ -164,8 +165,8 @@ struct Shared {
   }
 };
 
-/// The two halves of the queries' memory. Items take turns: an item's head is in the half whose turn it is, a narrow one's queries
-/// too; a wide one uses both halves, one for each warpgroup.
+/// The two halves of the queries' memory. Items take turns: an item's head is in the half whose turn it is, a narrow
+/// one's queries too; a wide one uses both halves, one for each warpgroup.
 struct Turns {
   int turn = 0;
   std::uint32_t parities = 0;  ///< bit h: of half h

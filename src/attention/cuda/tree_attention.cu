@@ -1,3 +1,7 @@
+// Which kernel attends: launch_tree_attention(). On Hopper attend_tree(): one warp fetches (fetch.cuh), the others
+// compute (compute.cuh; for few queries slim.cuh). Elsewhere, and for int8, attend_with_mma() (mma_attention.cu). Both
+// merge (merge.cuh). Another size of heads is a case in both files, and in kHeadSizes (executor/cuda/misfit.cpp). What
+// an item is, and what it costs: tree_plan.h. Tests: tests/cuda/tree_attention_on_gpu.cpp.
 #include "attention/cuda/compute.cuh"
 #include "attention/cuda/fetch.cuh"
 #include "attention/cuda/launch.h"

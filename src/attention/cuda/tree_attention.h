@@ -1,10 +1,10 @@
-// Attention of a step over a tree of runs on an NVIDIA GPU (8.0 or newer; best on Hopper): decodes, chunks of prefill and both, every sharing group read
-// once for all of its rows (host plan: tree_plan.h). One launch: a persistent grid takes items from a counter, and merges the
-// partial states when all are there. It reads all counts from device memory, so a captured launch serves every plan that fits
-// its arrays.
+// Attention of a step over a tree of runs on an NVIDIA GPU (8.0 or newer; best on Hopper): decodes, chunks of prefill
+// and both, every sharing group read once for all of its rows (host plan: tree_plan.h). One launch: a persistent grid
+// takes items from a counter, and merges the partial states when all are there. It reads all counts from device memory,
+// so a captured launch serves every plan that fits its arrays.
 //
-// The way of computing is FlashAttention's (Dao et al. 2022; 3: Shah et al. 2024) over items as in PAT (ASPLOS 2026) and
-// FlashInfer; states are {sum of weighted values, maximum, sum of weights} with logarithms to base 2.
+// The way of computing is FlashAttention's (Dao et al. 2022; 3: Shah et al. 2024) over items as in PAT (ASPLOS 2026)
+// and FlashInfer; states are {sum of weighted values, maximum, sum of weights} with logarithms to base 2.
 //
 // Plain pointers and numbers. Deterministic: the same arguments and memory give the same bits.
 #pragma once
@@ -25,7 +25,8 @@ struct TreeCounts {
   std::int32_t merge_rows = 0;
 };
 
-/// Device memory that launches share one after the other. `control`: zeroed once, when allocated; launches keep it in order.
+/// Device memory that launches share one after the other. `control`: zeroed once, when allocated; launches keep it in
+/// order.
 struct TreeScratch {
   float* sums = nullptr;             ///< [limits.slots][n_head][head_dim]
   float* states = nullptr;           ///< [limits.slots][n_head][2]: maximum (base 2, scaled), sum of weights
@@ -56,14 +57,15 @@ struct TreeAttention {
   TreeScratch scratch;
 };
 
-/// Whether such blocks take the kernel that needs no wgmma on a GPU; a plan is cut by its costs then (TreeCost::use_plain_kernel).
+/// Whether such blocks take the kernel that needs no wgmma on a GPU; a plan is cut by its costs then
+/// (TreeCost::use_plain_kernel).
 bool takes_plain_kernel(const coppice::cuda::Gpu& gpu, bool bytes);
 
 /// nullptr or why not.
-/// n_workers: thread blocks; at most as many as run at once, one for each multiprocessor (TreeCost::n_workers): they wait for each
-/// other before they merge. For the same reason two such launches must not run on one GPU at the same time.
-/// REQUIRES: n_head / n_kv_head <= kItemQueries; scale > 0; `items` has memory for n_workers / n_kv_head + 1 items at least, valid
-/// or not.
+/// n_workers: thread blocks; at most as many as run at once, one for each multiprocessor (TreeCost::n_workers): they
+/// wait for each other before they merge. For the same reason two such launches must not run on one GPU at the same
+/// time. REQUIRES: n_head / n_kv_head <= kItemQueries; scale > 0; `items` has memory for n_workers / n_kv_head + 1
+/// items at least, valid or not.
 const char* launch_tree_attention(const TreeAttention& args, int n_workers, const coppice::cuda::Gpu& gpu);
 
 }  // namespace coppice::attention::cuda

@@ -13,7 +13,7 @@ namespace {
 constexpr int kStepBlocks = 4;
 /// Chunks that are tried, in blocks, the longest first.
 constexpr std::array kChunks = {1024, 512, 384, 256, 192, 128, 96, 64, 48, 40, 32, 28, 24, 20, 16, 12, 8, 4};
-/// The longest runs that are bundled, in blocks; tried likewise.
+/// The longest runs that are bundled, in blocks: each is tried.
 constexpr std::array kBundled = {2, 8};
 /// Runs up to this long are bundled with many others.
 constexpr int kShortBlocks = 2;
@@ -26,8 +26,8 @@ int ceil_div(std::int64_t a, std::int64_t b) {
 
 }  // namespace
 
-// A row sees at most c = ceil(context / 32) + 1 blocks of at most 2 * sequences runs, each of which is cut into chunks of 32 (at
-// worst one begun chunk more for each run). The same bounds the items: each has a row.
+// A row sees at most c = ceil(context / 32) + 1 blocks of at most 2 * sequences runs, each of which is cut into chunks
+// of 32 (at worst one begun chunk more for each run). The same bounds the items: each has a row.
 TreeLimits worst_case(int max_rows, int max_sequences, int max_context) {
   const int blocks = ceil_div(max_context, kBlockSize) + 1;
   const int runs = std::min(2 * max_sequences, blocks);
@@ -91,8 +91,8 @@ void TreePlanner::find_bands(const SharePlan& plan) {
   }
 }
 
-/// Fills groups_ with the items of a cut into chunks of at most so many blocks, dearest first. Runs up to bundled_blocks are bundled
-/// if their rows are few; longer ones than kShortBlocks only into slim items.
+/// Fills groups_ with the items of a cut into chunks of at most so many blocks, dearest first. Runs up to
+/// bundled_blocks are bundled if their rows are few; longer ones than kShortBlocks only into slim items.
 void TreePlanner::cut(int chunk_blocks, int bundled_blocks) {
   pieces_.clear();
   groups_.clear();
@@ -146,8 +146,8 @@ void TreePlanner::close_bundle() {
   bundle_blocks_ = bundle_rows_ = 0;
 }
 
-/// When the last worker is through, if each takes the next item as soon as it is free, but no sooner than the memory allows. All key
-/// heads of an item cost the same, so groups of n_kv_head workers stand for single ones.
+/// When the last worker is through, if each takes the next item as soon as it is free, but no sooner than the memory
+/// allows. All key heads of an item cost the same, so groups of n_kv_head workers stand for single ones.
 double TreePlanner::estimate() {
   const auto teams = static_cast<std::size_t>(std::max(1, cost_.n_workers / cost_.n_kv_head));
   double last = 0.0;

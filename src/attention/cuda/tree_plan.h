@@ -2,18 +2,19 @@
 // query heads of one key head); the kernel computes each item once for every key head. A row that lies in one item only
 // gets its output from there; a row that lies in several has one partial state ("slot") for each, merged afterwards.
 //
-// Plain data that a kernel reads as it stands, in arrays of fixed capacity: a CUDA graph that was captured once serves every
-// batch whose plan fits. Knows no CUDA; tested without a GPU.
+// Plain data that a kernel reads as it stands, in arrays of fixed capacity: a CUDA graph that was captured once serves
+// every batch whose plan fits. Knows no CUDA; tested without a GPU.
 //
-// Two things make items: long runs are cut into chunks, as long as the cost model finds best; runs of few tokens and few rows
-// are bundled, so that 64 fresh branches make a handful of items and not 64.
+// Two things make items: long runs are cut into chunks, as long as the cost model finds best; runs of few tokens and
+// few rows are bundled, so that 64 fresh branches make a handful of items and not 64.
 //
 // Invariants
 //  1. Each (row, visible token) pair lies in exactly one item, inside that item's interval of the row.
 //  2. Every row of an item sees at least one token of it.
-//  3. An item has 1 .. 128 queries, and blocks of one run, or up to 32 of several: only the last of a run's may have slots that nobody
-//     sees. A row may be listed twice, for two bundled runs.
-//  4. Slots [MergeRow::first_slot, +n_slots) belong to one row, in the order of its items, and each slot to one (item, row).
+//  3. An item has 1 .. 128 queries, and blocks of one run, or up to 32 of several: only the last of a run's may have
+//     slots that nobody sees. A row may be listed twice, for two bundled runs.
+//  4. Slots [MergeRow::first_slot, +n_slots) belong to one row, in the order of its items, and each slot to one (item,
+//     row).
 //  5. Equal inputs give equal plans: the kernel adds in the plan's order, so the same batch gives the same bits.
 #pragma once
 
@@ -38,8 +39,9 @@ struct ItemRow {
   std::int32_t slot = -1;
 };
 
-/// Rows [first_row, +n_rows) of TreePlan::rows. All of them see tokens [full_lo, full_hi), so nothing is masked there. The first blocks are
-/// listed here, the others by the Items `more`, `more` + 1 ..., 32 each, of which nothing else counts.
+/// Rows [first_row, +n_rows) of TreePlan::rows. All of them see tokens [full_lo, full_hi), so nothing is masked there.
+/// The first blocks are listed here, the others by the Items `more`, `more` + 1 ..., 32 each, of which nothing else
+/// counts.
 struct Item {
   std::int32_t first_row = 0, n_rows = 0;
   std::int32_t n_blocks = 0;
@@ -67,12 +69,12 @@ struct TreeLimits {
   int merge_rows = 0;
 };
 
-/// Enough for every step of at most max_rows rows of at most max_sequences sequences, none longer than max_context tokens,
-/// however they share.
+/// Enough for every step of at most max_rows rows of at most max_sequences sequences, none longer than max_context
+/// tokens, however they share.
 TreeLimits worst_case(int max_rows, int max_sequences, int max_context);
 
-/// What the kernel costs, in microseconds: fitted so that the cheapest cut of an H100's steps is at most a few hundredths slower than the
-/// fastest that was timed (docs/adr/0023).
+/// What the kernel costs, in microseconds: fitted so that the cheapest cut of an H100's steps is at most a few
+/// hundredths slower than the fastest that was timed (docs/decisions.md, "Tree attention on GPUs").
 struct TreeCost {
   int n_workers = 132;   ///< thread blocks that run at once
   int n_kv_head = 8;     ///< items are computed once for each
@@ -117,8 +119,8 @@ class TreePlanner {
   const TreePlan* plan(const SharePlan& plan);
 
  private:
-  /// Blocks [first_block, +n_blocks) of a run, read by rows [first_row, +n_rows) of SharePlan::rows; offset: of the first
-  /// slot in its run.
+  /// Blocks [first_block, +n_blocks) of a run, read by rows [first_row, +n_rows) of SharePlan::rows; offset: of the
+  /// first slot in its run.
   struct Piece {
     std::int32_t first_block = 0, n_blocks = 0;
     std::int32_t first_row = 0, n_rows = 0;

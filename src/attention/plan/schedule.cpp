@@ -65,7 +65,7 @@ class Scheduler {
 
   /// 1, 2, 4 and so on: 2, 4, 8 or more workers get equally many.
   int count_pieces(const Band& band) const {
-    const double least = std::max(share_, kWorth * (cost_.overhead + cost_.state * band.n_rows));
+    const double least = std::max(share_, kWorth * (cost_.overhead + cost_.partial * band.n_rows));
     int n = 1;
     while (2 * n * least <= band.cost && 2 * n <= band.n_blocks) n *= 2;
     return n;

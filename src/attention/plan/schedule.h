@@ -50,7 +50,7 @@ struct CostModel {
   double block = 4.0;     ///< loading and converting a block
   double row = 1.0;       ///< one row's attention over a block
   double overhead = 8.0;  ///< of a tile, whatever it holds
-  double state = 5.0;     ///< one row's partial state, written and merged: what a cut costs for each row that it splits
+  double partial = 5.0;   ///< one row's partial state, written and merged: what a cut costs for each row that it splits
   int pieces = 8;         ///< a run that is all there is to do is cut into so many at most: a power of 2
   int max_tile_rows = 64;  ///< the kernel's bound
 };

@@ -52,13 +52,13 @@ bool SharePlanner::stands_still(std::span<const SequenceRows> sequences) const {
   for (std::size_t s = 0; s < sequences.size(); ++s) {
     if (visible_entries(sequences[s]) != visible_[s]) return false;
   }
-  for (std::size_t r = 0; r < places_.size(); ++r) {
-    const Place& place = places_[r];
+  for (std::size_t r = 0; r < readers_of_runs_.size(); ++r) {
+    const RunReaders& of_run = readers_of_runs_[r];
     const std::span<const kv::BlockId> blocks = plan_.blocks_of(plan_.runs[r]);
-    const std::int32_t end = place.index + plan_.runs[r].n_blocks;
-    for (std::int32_t i = 0; i < place.n_readers; ++i) {
-      const auto reader = static_cast<std::size_t>(readers_[static_cast<std::size_t>(place.first_reader + i)]);
-      if (!std::ranges::equal(cut(sequences[reader].table.blocks, place.index, end), blocks)) return false;
+    const std::int32_t end = of_run.index + plan_.runs[r].n_blocks;
+    for (std::int32_t i = 0; i < of_run.n_readers; ++i) {
+      const auto reader = static_cast<std::size_t>(readers_[static_cast<std::size_t>(of_run.first_reader + i)]);
+      if (!std::ranges::equal(cut(sequences[reader].table.blocks, of_run.index, end), blocks)) return false;
     }
   }
   return true;
@@ -68,7 +68,7 @@ void SharePlanner::rebuild(std::span<const SequenceRows> sequences) {
   plan_.block_size = sequences.empty() ? 0 : sequences.front().table.block_size;
   plan_.blocks.clear();
   plan_.runs.clear();
-  places_.clear();
+  readers_of_runs_.clear();
   readers_.clear();
   visible_.clear();
   for (const SequenceRows& s : sequences) visible_.push_back(visible_entries(s));
@@ -152,7 +152,7 @@ void SharePlanner::cut_runs(std::span<const Stretch> of_one_owner, std::span<con
     }
     const std::int32_t n_readers = static_cast<std::int32_t>(readers_.size()) - first_reader;
     if (n_readers == 0) continue;  // between two stretches of the owner
-    places_.push_back({begin, first_reader, n_readers});
+    readers_of_runs_.push_back({begin, first_reader, n_readers});
     plan_.runs.push_back({.first_block = static_cast<std::int32_t>(plan_.blocks.size()), .n_blocks = end - begin});
     const auto blocks = cut(table, begin, end);
     plan_.blocks.insert(plan_.blocks.end(), blocks.begin(), blocks.end());
@@ -162,14 +162,14 @@ void SharePlanner::cut_runs(std::span<const Stretch> of_one_owner, std::span<con
 void SharePlanner::write_intervals(std::span<const SequenceRows> sequences) {
   plan_.n_rows = sequences.empty() ? 0 : sequences.back().first_row + sequences.back().n_rows;
   plan_.rows.clear();
-  for (std::size_t r = 0; r < places_.size(); ++r) {
-    const Place& place = places_[r];
+  for (std::size_t r = 0; r < readers_of_runs_.size(); ++r) {
+    const RunReaders& of_run = readers_of_runs_[r];
     Run& run = plan_.runs[r];
-    const std::int64_t first = std::int64_t{place.index} * plan_.block_size;
+    const std::int64_t first = std::int64_t{of_run.index} * plan_.block_size;
     const std::int64_t size = std::int64_t{run.n_blocks} * plan_.block_size;
     run.first_row = static_cast<std::int32_t>(plan_.rows.size());
-    for (std::int32_t i = 0; i < place.n_readers; ++i) {
-      const auto reader = readers_[static_cast<std::size_t>(place.first_reader + i)];
+    for (std::int32_t i = 0; i < of_run.n_readers; ++i) {
+      const auto reader = readers_[static_cast<std::size_t>(of_run.first_reader + i)];
       const SequenceRows& s = sequences[static_cast<std::size_t>(reader)];
       for (int row = 0; row < s.n_rows; ++row) {
         const std::int64_t position = std::int64_t{s.first_position} + row;

@@ -89,7 +89,7 @@ class SharePlanner {
     Entries entries;
   };
   /// Of a run: the table index of its first block, and its sequences, in readers_.
-  struct Place {
+  struct RunReaders {
     std::int32_t index = 0;
     std::int32_t first_reader = 0, n_readers = 0;
   };
@@ -105,10 +105,10 @@ class SharePlanner {
 
   kv::GroupSpec group_;
   SharePlan plan_;
-  std::vector<Entries> visible_;       ///< [sequences]
-  std::vector<Place> places_;          ///< as plan_.runs
-  std::vector<std::int32_t> readers_;  ///< sequences, run by run, ascending
-  bool whole_ = false;                 ///< the last rebuild came to its end
+  std::vector<Entries> visible_;             ///< [sequences]
+  std::vector<RunReaders> readers_of_runs_;  ///< as plan_.runs
+  std::vector<std::int32_t> readers_;        ///< sequences, run by run, ascending
+  bool whole_ = false;                       ///< the last rebuild came to its end
   std::int64_t rebuilt_ = 0, refreshed_ = 0;
 
   // Scratch of a rebuild.

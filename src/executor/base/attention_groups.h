@@ -1,4 +1,5 @@
-// AttentionGroup: a layer group of the pool as attention sees it, and where in the pool a layer's keys and values lie. Plain data.
+// AttentionGroup: a layer group of the pool as attention sees it, and where in the pool a layer's keys and values lie.
+// Plain data.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +22,8 @@ struct AttentionGroup {
   std::size_t bytes_per_token() const { return kv.bytes_per_token * n_readers / kv.layers.size(); }
 };
 
-/// Of all groups but the recurrent one. REQUIRES: layers of a group have keys of one shape. Throws model::LoadError when their numbers of heads differ.
+/// Of all groups but the recurrent one. REQUIRES: layers of a group have keys of one shape. Throws model::LoadError
+/// when their numbers of heads differ.
 std::vector<AttentionGroup> attention_groups(const model::ModelSpec& spec, const std::vector<kv::GroupSpec>& groups);
 
 /// Where the keys and values lie that a layer reads: in the blocks of a group, as the pool's layer.

@@ -1,5 +1,5 @@
-// What can be checked of a batch before a device sees it: ggml ends the process on what it dislikes, and a kernel writes anywhere. An executor says
-// what it takes in BatchLimits.
+// What can be checked of a batch before a device sees it: ggml ends the process on what it dislikes, and a kernel
+// writes anywhere. An executor says what it takes in BatchLimits.
 #pragma once
 
 #include "executor/executor.h"
@@ -19,8 +19,8 @@ struct BatchLimits {
   int embedding_size = 0;  ///< ExecutorInfo's
   bool both_ways = false;  ///< rows may see each other both ways
   bool positions = false;  ///< rows may have positions besides their indices
-  /// What a block of each group, or a page of a state, takes outside of the pool: ExecutorInfo::outside_bytes(). Empty: blocks are neither
-  /// stored nor loaded.
+  /// What a block of each group, or a page of a state, takes outside of the pool: ExecutorInfo::outside_bytes(). Empty:
+  /// blocks are neither stored nor loaded.
   std::vector<std::size_t> outside_bytes;
 };
 

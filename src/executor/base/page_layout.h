@@ -1,8 +1,9 @@
 // PageLayout: which layers share a page of the pool, and where in it the keys and values of each lie. Plain data.
 //
 // A page holds the keys and values of block_size tokens in the layers of one group, layer behind layer: the keys of all
-// slots, then the values of all slots. All pages have one size, that of the group that remembers everything (or a little more). The layers of a
-// window that don't fit into one page form several groups; what the last of these leaves of its pages lies idle.
+// slots, then the values of all slots. All pages have one size, that of the group that remembers everything (or a
+// little more). The layers of a window that don't fit into one page form several groups; what the last of these leaves
+// of its pages lies idle.
 #pragma once
 
 #include <cstddef>
@@ -36,8 +37,8 @@ struct PageLayout {
   attention::KvFormat format = attention::KvFormat::kF16;
   int block_size = 0;
   std::size_t page_bytes = 0;
-  std::vector<kv::GroupSpec>
-      groups;  ///< by window, all positions first; the first one keeps everything. Last the recurrent one
+  /// By window, all positions first; the first one keeps everything. Last the recurrent one.
+  std::vector<kv::GroupSpec> groups;
   std::vector<Layer> layers;  ///< as the model's; those of one group have rows of one size
   StateLayout state;
 
@@ -47,15 +48,16 @@ struct PageLayout {
 
 std::vector<KvLayer> kv_layers(const model::ModelSpec& spec);
 
-/// states: as `layers`, or empty where no layer is recurrent. Throws model::LoadError when heads can't be stored in the format, or when the
-/// layers that keep everything differ in heads. REQUIRES: some layer keeps keys and values.
+/// states: as `layers`, or empty where no layer is recurrent. Throws model::LoadError when heads can't be stored in the
+/// format, or when the layers that keep everything differ in heads. REQUIRES: some layer keeps keys and values.
 PageLayout make_page_layout(std::span<const KvLayer> layers, attention::KvFormat format, int block_size,
                             std::span<const StateLayer> states = {});
 
 /// What a window's layers take of the pool: a sentence for each.
 std::vector<std::string> describe_pages(const PageLayout& layout);
 
-/// ExecutorInfo::layout. order: of the numbers in a block, and what they are; empty: the format's, as attention/layout.h has it.
+/// ExecutorInfo::layout. order: of the numbers in a block, and what they are; empty: the format's, as
+/// attention/layout.h has it.
 std::string describe_layout(const PageLayout& layout, const model::ModelSpec& spec, std::string_view order = {});
 
 }  // namespace coppice::executor

@@ -29,12 +29,12 @@ class Places {
  public:
   explicit Places(std::size_t page_bytes) : page_bytes_(page_bytes) {}
 
-  StateLayout::Place take(std::size_t bytes) {
+  StateLayout::PageOffset take(std::size_t bytes) {
     if (pages_ == 0 || at_ + bytes > page_bytes_) {
       ++pages_;
       at_ = 0;
     }
-    const StateLayout::Place place{pages_ - 1, at_};
+    const StateLayout::PageOffset place{pages_ - 1, at_};
     at_ += bytes;
     return place;
   }

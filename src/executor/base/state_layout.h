@@ -1,6 +1,7 @@
 // StateLayout: where in the pages of a state each part of it lies. Plain data.
 //
-// A recurrent layer keeps, in f32, the last inputs of its convolution ([n_taps - 1, n_channels]) and for each head a matrix
+// A recurrent layer keeps, in f32, the last inputs of its convolution ([n_taps - 1, n_channels]) and for each head a
+// matrix
 // ([key_dim, value_dim]). No part crosses the border of two pages: pages are at least as large as the largest part.
 #pragma once
 
@@ -20,13 +21,13 @@ struct StateLayer {
 };
 
 struct StateLayout {
-  struct Place {
+  struct PageOffset {
     int page = 0;
     std::size_t offset = 0;  ///< in the page
   };
   struct Layer {
-    Place conv;
-    std::vector<Place> heads;
+    PageOffset conv;
+    std::vector<PageOffset> heads;
   };
   int n_pages = 0;
   std::size_t bytes = 0;      ///< of a state, without what of its pages lies idle

@@ -83,7 +83,10 @@ class CudaExecutor final : public Executor {
                .max_sequences = options_.max_sequences,
                .block_size = options_.block_size,
                .num_blocks = info_.num_blocks,
-               .n_groups = static_cast<int>(layout_.groups.size())};
+               .n_groups = static_cast<int>(layout_.groups.size()),
+               .embedding_size = info_.embedding_size,
+               .both_ways = true,
+               .positions = info_.positions};
     for (int g = 0; g < limits_.n_groups; ++g) limits_.outside_bytes.push_back(info_.outside_bytes(g));
     look_at_memory();
   }
@@ -128,6 +131,7 @@ class CudaExecutor final : public Executor {
       place_layers();
       runner_.set(weights_->decoder());
       check(cudaDeviceSynchronize(), "waking");
+      look_at_memory();
     });
     spdlog::info("the weights are back after {:.2f} s", std::chrono::duration<double>(Clock::now() - start).count());
   }
@@ -206,7 +210,7 @@ class CudaExecutor final : public Executor {
   };
   /// Of a step. There are three, as of landings: what a step gave is looked at while the two behind it are under way.
   struct Times {
-    Event begun, computed, sampling, drawn, done;
+    CudaEvent begun, computed, sampling, drawn, done;
   };
   static constexpr std::size_t kLandings = 3, kTimes = 3;
 
@@ -312,7 +316,9 @@ class CudaExecutor final : public Executor {
              .groups = layout_.groups,
              .model_digest = model_.digest,
              .layout = describe_layout(layout_, spec, order),
-             .moves_blocks = true};
+             .moves_blocks = true,
+             .embedding_size = spec.embedding_size(),
+             .positions = spec.has_sections()};
   }
 
   CudaOptions options_;

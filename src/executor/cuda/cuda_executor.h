@@ -1,5 +1,6 @@
-// The executor on an NVIDIA GPU: weights and the KV pool lie there, and a step is launches of our own kernels; decodes as a CUDA graph. It
-// works ahead (depth 1): submit() and sample() only launch. misfit.h says which models it takes. Keys and values are bf16 (--kv-format f16: Gemma overflows f16) or int8.
+// The executor on an NVIDIA GPU: weights and the KV pool lie there, and a step is launches of our own kernels; decodes
+// as a CUDA graph. It works ahead (depth 1): submit() and sample() only launch. misfit.h says which models it takes.
+// Keys and values are bf16 (--kv-format f16: Gemma overflows f16) or int8.
 #pragma once
 
 #include <cstddef>
@@ -24,8 +25,8 @@ struct CudaOptions {
   int max_sequences = 32;         ///< of one step
   std::int32_t context = 0;       ///< longest sequence; 0: the model's
   std::size_t state_bytes = 0;    ///< for partial states of attention; 0: a share of the GPU's memory (step_plan.h)
-  /// Called when the GPU is lost (a fault of a kernel or of the card): nothing runs on it any more in this process, which should end.
-  /// Its argument is one sentence. If there is none, or it returns, steps fail.
+  /// Called when the GPU is lost (a fault of a kernel or of the card): nothing runs on it any more in this process,
+  /// which should end. Its argument is one sentence. If there is none, or it returns, steps fail.
   std::function<void(const std::string&)> lost;
 };
 

@@ -19,20 +19,24 @@ class LayerLaunches {
                           .n = shape_.n_embd,
                           .n_rows = step_.n_rows,
                           .embeddings = decoder_.embeddings.weights,
-                          .tokens = step_.tokens,
+                          .rows = step_.rows,
                           .drawn = step_.drawn,
                           .scale = shape_.embedding_scale,
                           .norm = decoder_.embedding_norm,
                           .eps = shape_.eps,
+                          .given = step_.given,
+                          .given_stride = given_stride(),
                           .residual = scratch_.residual},
                 gpu_));
     Plus plus;
+    int n_before = 0;
     for (const DecoderLayer& layer : decoder_.layers) {
       norm(layer.attention_norm, plus);
       attend(layer);
       norm(layer.ff_norm, {scratch_.product, layer.output_bias, layer.attention_norm_behind, output_slices(layer)});
       feed_forward(layer);
       plus = behind(layer);
+      if (++n_before <= shape_.n_planes && step_.given != nullptr) add_plane(n_before);
     }
     return error_;
   }
@@ -80,6 +84,18 @@ class LayerLaunches {
   }
   int down_slices(const DecoderLayer& layer) const {
     return layer.experts.is_there() || layer.gate_up.n == 0 ? 1 : slices(layer.gate_up.n_out() / 2);
+  }
+
+  int given_stride() const { return (1 + shape_.n_planes) * shape_.n_embd; }
+  /// What the layer gave is added to the residual later: a sum has no order.
+  void add_plane(int i) {
+    keep(launch(AddPlane{.n = shape_.n_embd,
+                         .n_rows = step_.n_rows,
+                         .rows = step_.rows,
+                         .plane = static_cast<const std::uint16_t*>(step_.given) + i * shape_.n_embd,
+                         .stride = given_stride(),
+                         .residual = scratch_.residual},
+                gpu_));
   }
 
   void norm(const float* weights, const Plus& plus, const OutputRows* rows = nullptr) {
@@ -146,8 +162,10 @@ class LayerLaunches {
                           .n_turned = layer.rotation.n_turned,
                           .halves = layer.rotation.halves,
                           .frequencies = layer.rotation.frequencies,
+                          .axes = layer.rotation.axes,
                           .magnitude = layer.rotation.magnitude,
                           .temperature = layer.temperature,
+                          .position_size = shape_.position_size,
                           .positions = step_.positions,
                           .slots = group.slots,
                           .q = scratch_.q,

@@ -1,7 +1,9 @@
-// A step of a Llama-shaped decoder on an NVIDIA GPU: launches only, no memory of its own, so that a CUDA graph can capture it. What changes
-// from step to step (tokens, positions, slots, the attention's plans, sampling) is read from device memory.
+// A step of a Llama-shaped decoder on an NVIDIA GPU: launches only, no memory of its own, so that a CUDA graph can
+// capture it. What changes from step to step (tokens, positions, slots, the attention's plans, sampling) is read from
+// device memory.
 //
-// Per layer: norm, q k v, rotation and write into the pool, attention over the tree, its gates, output, norm, gate and up with the gated unit, down.
+// Per layer: norm, q k v, rotation and write into the pool, attention over the tree, its gates, output, norm, gate and
+// up with the gated unit, down.
 #pragma once
 
 #include <cstdint>
@@ -28,6 +30,8 @@ struct DecoderShape {
   float logit_scale = 1.0F, logit_softcap = 0.0F;  ///< FinishLogits
   Gate gate = Gate::kSilu;
   ExpertsShape experts;
+  int n_planes = 0;       ///< of rows that are given, one added behind each of so many first layers
+  int position_size = 1;  ///< numbers of a position
 };
 
 /// How queries and keys turn (EnterRows).
@@ -35,6 +39,7 @@ struct Rotation {
   int n_turned = 0;
   bool halves = false;
   const float* frequencies = nullptr;  ///< [n_turned / 2]
+  const std::uint8_t* axes = nullptr;  ///< [n_turned / 2] (EnterRows)
   float magnitude = 1.0F;
 };
 
@@ -42,7 +47,8 @@ struct Rotation {
 struct DecoderLayer {
   const float *attention_norm = nullptr, *ff_norm = nullptr;                ///< [n_embd]; nullptr: there is none
   const float *attention_norm_behind = nullptr, *ff_norm_behind = nullptr;  ///< likewise; nullptr: there is none
-  /// n_embd to (n_head + 2 n_kv_head) * head_dim, as many as its group's attention has; behind these gates of what attention gives (GateHeads), if there are any
+  /// n_embd to (n_head + 2 n_kv_head) * head_dim, as many as its group's attention has; behind these gates of what
+  /// attention gives (GateHeads), if there are any
   PackedMatrices qkv;
   const float *q_bias = nullptr, *k_bias = nullptr, *v_bias = nullptr;  ///< EnterRows; nullptr: there is none
   const float* attention_gate_bias = nullptr;                           ///< GateHeads, likewise
@@ -93,9 +99,10 @@ struct GroupStep {
 
 struct DecoderStep {
   int n_rows = 0;
-  const std::int32_t* tokens = nullptr;     ///< [n_rows] (EmbedRows)
+  const std::int32_t* rows = nullptr;       ///< [n_rows] (kGivenRow)
   const std::int32_t* drawn = nullptr;      ///< by the step before
-  const std::int32_t* positions = nullptr;  ///< [n_rows]
+  const void* given = nullptr;              ///< bf16 [rows that are given][1 + n_planes][n_embd]; nullptr: none is
+  const std::int32_t* positions = nullptr;  ///< [n_rows][position_size]
   std::span<const GroupStep> groups;        ///< on the host
   StepScratch scratch;
 };

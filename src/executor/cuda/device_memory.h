@@ -1,5 +1,5 @@
-// Memory of the GPU that is current on the calling thread, and host memory that it copies from and to while others compute. Owning; not
-// copied.
+// Memory of the GPU that is current on the calling thread, and host memory that it copies from and to while others
+// compute. Owning; not copied.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,8 @@ constexpr std::size_t aligned(std::size_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-/// Throws std::runtime_error with CUDA's words if `status` (a cudaError_t) is an error: "the GPU failed: WHAT: ..."; where memory is
-/// missing, model::LoadError.
+/// Throws std::runtime_error with CUDA's words if `status` (a cudaError_t) is an error: "the GPU failed: WHAT: ...";
+/// where memory is missing, model::LoadError.
 void check(int status, const char* what);
 
 class DeviceMemory {

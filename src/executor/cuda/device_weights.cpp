@@ -66,15 +66,19 @@ DeviceWeights::DeviceWeights(const Gpu& gpu, const model::Model& model, const Pr
             .embedding_scale = spec.embedding_scale,
             .residual_scale = spec.residual_scale,
             .logit_scale = spec.logit_scale,
-            .logit_softcap = spec.logit_softcap};
+            .logit_softcap = spec.logit_softcap,
+            .n_planes = spec.n_planes,
+            .position_size = spec.has_sections() ? 3 : 1};
   for (const model::LayerSpec& layer : spec.layers) add_to_shape(layer);
   check_room();
   for (const attention::Rope& rope : make_ropes(model)) {
     std::vector<float> angles;
     for (int i = 0; i < rope.dims() / 2; ++i) angles.push_back(static_cast<float>(rope.angle(i)));
     frequencies_.emplace_back(angles.data(), angles.size() * sizeof(float), "rotations");
+    axes_.emplace_back();
+    if (rope.has_axes()) axes_.back() = DeviceMemory(rope.axes().data(), rope.axes().size(), "rotations");
   }
-  for (const model::LayerSpec& layer : spec.layers) add_layer(layer, frequencies_);
+  for (const model::LayerSpec& layer : spec.layers) add_layer(layer);
   final_norm_ = norm(spec.output_norm, spec.n_embd);
   embedding_norm_ = norm(spec.embedding_norm, spec.n_embd);
   embeddings_ = matrix(spec.embedding);
@@ -206,11 +210,11 @@ PackedMatrices DeviceWeights::gate_up(const model::GatedSpec& spec) {
   return {{{type, to, static_cast<std::int64_t>(bytes)}, static_cast<int>(outputs)}};
 }
 
-Rotation DeviceWeights::rotation(const model::AttentionSpec& mixer, std::span<const DeviceMemory> frequencies) const {
+Rotation DeviceWeights::rotation(const model::AttentionSpec& mixer) const {
   if (mixer.rope == model::AttentionSpec::kNoRope) return {};
   const auto at = static_cast<std::size_t>(mixer.rope);
   const model::RopeSpec& rope = model_.spec.ropes[at];
-  return {rope.dims, rope.halves, frequencies[at].as<float>(), rope.magnitude};
+  return {rope.dims, rope.halves, frequencies_[at].as<float>(), axes_[at].as<std::uint8_t>(), rope.magnitude};
 }
 
 Temperature DeviceWeights::temperature(const model::AttentionSpec& mixer) const {
@@ -219,7 +223,7 @@ Temperature DeviceWeights::temperature(const model::AttentionSpec& mixer) const 
   return {t.scale, t.length, t.offset};
 }
 
-void DeviceWeights::add_layer(const model::LayerSpec& layer, std::span<const DeviceMemory> frequencies) {
+void DeviceWeights::add_layer(const model::LayerSpec& layer) {
   const model::AttentionSpec& mixer = layer.mixer;
   const model::GatedSpec& ff = layer.feed_forward;
   const bool dense = ff.up.weight != model::kNoTensor;
@@ -246,7 +250,7 @@ void DeviceWeights::add_layer(const model::LayerSpec& layer, std::span<const Dev
                      .up_bias = numbers(ff.up.bias),
                      .down_bias = numbers(ff.down.bias),
                      .experts = experts(layer.experts),
-                     .rotation = rotation(mixer, frequencies),
+                     .rotation = rotation(mixer),
                      .temperature = temperature(mixer)});
 }
 

@@ -1,5 +1,6 @@
-// What a mixture of experts computes on an NVIDIA GPU around its products (matmul/cuda/part_product.h), each as one kernel: which experts
-// each row takes, rows sorted by expert, the weighted sum of what experts gave. Nothing of it goes to the host.
+// What a mixture of experts computes on an NVIDIA GPU around its products (matmul/cuda/part_product.h), each as one
+// kernel: which experts each row takes, rows sorted by expert, the weighted sum of what experts gave. Nothing of it
+// goes to the host.
 //
 // A pair is a row and one of its experts: pair row * n_used + k. Pointers, launches and determinism as in operators.h.
 #pragma once
@@ -28,8 +29,9 @@ struct ExpertsShape {
   bool weighs_inputs = false;  ///< weights multiply what experts read, not what they give
 };
 
-/// The n_used experts of each row with the largest scores; of equal ones the first. With selection_bias, with the largest weights, this
-/// added, which is forgotten then. And the weight of the feed-forward beside them, where it has a gate: sigmoid(x . gate).
+/// The n_used experts of each row with the largest scores; of equal ones the first. With selection_bias, with the
+/// largest weights, this added, which is forgotten then. And the weight of the feed-forward beside them, where it has a
+/// gate: sigmoid(x . gate).
 struct ChooseExperts {
   ExpertsShape shape;
   int n_rows = 0;
@@ -46,8 +48,8 @@ struct ChooseExperts {
 };
 const char* launch(const ChooseExperts& args, const Gpu& gpu);
 
-/// Sorts pairs by expert, those of one in their order, and brings each its row, if sorted_x is there: for few rows. A thread block has all
-/// of an expert, which takes long where many rows choose the same one: then BringRows does that.
+/// Sorts pairs by expert, those of one in their order, and brings each its row, if sorted_x is there: for few rows. A
+/// thread block has all of an expert, which takes long where many rows choose the same one: then BringRows does that.
 struct SortPairs {
   int n = 0, n_used = 0, n_rows = 0;
   int n_embd = 0;                            ///< a multiple of 8

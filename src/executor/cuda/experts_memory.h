@@ -1,4 +1,5 @@
-// ExpertsMemory: the GPU's memory for the experts of a step, with room for the worst case: each row may take any of them.
+// ExpertsMemory: the GPU's memory for the experts of a step, with room for the worst case: each row may take any of
+// them.
 #pragma once
 
 #include "executor/cuda/device_memory.h"

@@ -1,6 +1,6 @@
-// A layer's mixture of experts in a step on an NVIDIA GPU: launches only (decoder_step.h). Per layer: scores, choice, sort, gate and up of
-// all pairs of a row and an expert, gated unit, down, weighted sum. What experts rows take stays on the device, so arrays have room for the worst
-// case and launches read there how much is valid.
+// A layer's mixture of experts in a step on an NVIDIA GPU: launches only (decoder_step.h). Per layer: scores, choice,
+// sort, gate and up of all pairs of a row and an expert, gated unit, down, weighted sum. What experts rows take stays
+// on the device, so arrays have room for the worst case and launches read there how much is valid.
 #pragma once
 
 #include <cstdint>

@@ -109,11 +109,13 @@ struct Head {
   }
 };
 
-/// By all threads of a thread block. Angles are taken in double precision: at position 100,000 an f32's last bit is 0.008 radians.
-__device__ void find_turns(const EnterRows& a, int position, float2* turns) {
+/// By all threads of a thread block. Angles are taken in double precision: at position 100,000 an f32's last bit is
+/// 0.008 radians.
+__device__ void find_turns(const EnterRows& a, const std::int32_t* position, float2* turns) {
   for (int i = static_cast<int>(threadIdx.x); i < a.n_turned / 2; i += 32 * kWarps) {
     constexpr double kTurn = 6.283185307179586;
-    const double angle = static_cast<double>(position) * static_cast<double>(a.frequencies[i]);
+    const int axis = a.axes != nullptr ? a.axes[i] : 0;
+    const double angle = static_cast<double>(position[axis]) * static_cast<double>(a.frequencies[i]);
     float sine, cosine;
     sincosf(static_cast<float>(angle - kTurn * rint(angle / kTurn)), &sine, &cosine);
     turns[i] = {cosine * a.magnitude, sine * a.magnitude};
@@ -141,7 +143,8 @@ __global__ __launch_bounds__(32 * kWarps) void enter_rows(const EnterRows a) {
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int n_heads = a.n_head + 2 * a.n_kv_head;
   const int head = static_cast<int>(blockIdx.x) * kWarps + warp, row = static_cast<int>(blockIdx.y);
-  find_turns(a, a.positions[row], turns);
+  const std::int32_t* position = a.positions + static_cast<std::size_t>(row) * a.position_size;
+  find_turns(a, position, turns);
   const auto values_of = [&](const ProductRows& rows) { return rows.x + static_cast<std::size_t>(row) * rows.stride; };
   float of_queries = 0.0F, of_keys = 0.0F;
   if (a.whole_norms) {  // each thread block for its own heads
@@ -166,7 +169,7 @@ __global__ __launch_bounds__(32 * kWarps) void enter_rows(const EnterRows a) {
   if (norm != nullptr && a.whole_norms) h.multiply(norm + of_its_kind, is_q ? of_queries : of_keys);
   if (norm != nullptr && !a.whole_norms) h.multiply(norm, h.inverse_rms(a.eps));
   if (!is_v) h.turn(a, turns);
-  if (is_q && a.temperature.scale != 0.0F) h.sharpen(a.temperature, a.positions[row]);
+  if (is_q && a.temperature.scale != 0.0F) h.sharpen(a.temperature, *position);
   if (a.bytes) h.rotate();
   if (is_q) {
     h.write_numbers(static_cast<std::byte*>(a.q) + (static_cast<std::size_t>(row) * a.n_head + head) * a.head_dim * 2);

@@ -1,5 +1,6 @@
-// A layer kind on GPUs: what is refused here is what is missing. The kernel goes to *_operators.cu, its place to decoder_step.cpp, or to a file of its
-// own (experts_step.cpp), its weights to device_weights.cpp, a case to tests/cuda.
+// A layer kind on GPUs: what is refused here is what is missing. The kernel goes to *_operators.cu, its place to
+// decoder_step.cpp, or to a file of its own (experts_step.cpp), its weights to device_weights.cpp, a case to
+// tests/cuda.
 #include "executor/cuda/misfit.h"
 
 #include <fmt/format.h>

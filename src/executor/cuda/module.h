@@ -1,5 +1,5 @@
-// What libcoppice_cuda.so gives the program that loads it (src/cli/devices.cpp). Both are built from the same sources with the same
-// compiler: C++ types cross, so a module of another build is refused. Never unloaded.
+// What libcoppice_cuda.so gives the program that loads it (src/cli/devices.cpp). Both are built from the same sources
+// with the same compiler: C++ types cross, so a module of another build is refused. Never unloaded.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,8 @@
 namespace coppice::executor::cuda {
 
 struct Module {
-  /// COPPICE_BUILD of build_id.h: the version and a hash of all headers. First for good: it is read before the rest is known to fit.
+  /// COPPICE_BUILD of build_id.h: the version and a hash of all headers. First for good: it is read before the rest is
+  /// known to fit.
   const char* build;
   Devices (*find_devices)();
   std::string (*misfit)(const model::Model& model);

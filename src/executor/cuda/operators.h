@@ -1,12 +1,15 @@
-// What a step computes on an NVIDIA GPU between matrix products and attention, each as one kernel: embedding rows, sums and norms of the
-// residual, rotation of queries and keys with their way into the pool, gates. Products take bf16 and give f32; the residual is f32.
+// What a step computes on an NVIDIA GPU between matrix products and attention, each as one kernel: embedding rows, sums
+// and norms of the residual, rotation of queries and keys with their way into the pool, gates. Products take bf16 and
+// give f32; the residual is f32.
 //
-// Plain pointers to device memory, 16-byte aligned. Each launch returns nullptr or why not; it may begin before the launch in front of
-// it has ended, and waits for that itself. Deterministic: the same arguments and memory give the same bits.
+// Plain pointers to device memory, 16-byte aligned. Each launch returns nullptr or why not; it may begin before the
+// launch in front of it has ended, and waits for that itself. Deterministic: the same arguments and memory give the
+// same bits.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 #include "cuda/gate.h"
 #include "cuda/gpu.h"
@@ -16,22 +19,42 @@ namespace coppice::executor::cuda {
 
 using coppice::cuda::Gpu;
 
-/// Rows of packed embeddings (matmul/cuda/quant_pack.h) as numbers.
+/// What a row computes, in one number: a token; -1 - i: the token that the i-th sample of the step before drew;
+/// kGivenRow + i: none, but the i-th of the rows that are given in tokens' place.
+inline constexpr std::int32_t kGivenRow = std::numeric_limits<std::int32_t>::min();
+constexpr bool is_given(std::int32_t row) {
+  return row < kGivenRow / 2;
+}
+
+/// Rows of packed embeddings (matmul/cuda/quant_pack.h) as numbers, and rows that are given.
 struct EmbedRows {
   matmul::QuantType type = matmul::QuantType::kBf16;
   int n = 0;  ///< of a row
   int n_rows = 0;
   const std::byte* embeddings = nullptr;
-  const std::int32_t* tokens = nullptr;  ///< [n_rows]; of a token below 0, drawn[-1 - token] is meant
-  const std::int32_t* drawn = nullptr;   ///< that the step before drew; what is below 0 there, is token 0
-  float scale = 1.0F;                    ///< what all are multiplied by
-  const float* norm = nullptr;           ///< [n], of the scaled ones; nullptr: they are not normalised
-  float eps = 0.0F;                      ///< of this norm
-  float* residual = nullptr;             ///< [n_rows][n]
+  const std::int32_t* rows = nullptr;   ///< [n_rows] (kGivenRow)
+  const std::int32_t* drawn = nullptr;  ///< that the step before drew; what is below 0 there, is token 0
+  float scale = 1.0F;                   ///< what tokens' are multiplied by
+  const float* norm = nullptr;          ///< [n], of the scaled ones; nullptr: they are not normalised
+  float eps = 0.0F;                     ///< of this norm
+  const void* given = nullptr;          ///< bf16, rows that begin `given_stride` numbers apart; they stay as they are
+  int given_stride = 0;
+  float* residual = nullptr;  ///< [n_rows][n]
 };
 const char* launch(const EmbedRows& args, const Gpu& gpu);
 
-/// residual += plus_scale * (plus + plus_bias), this normalised or not; out = residual / sqrt(mean of residual^2 + eps) * norm, in bf16.
+/// residual += plane, of rows that are given (EmbedRows).
+struct AddPlane {
+  int n = 0, n_rows = 0;
+  const std::int32_t* rows = nullptr;  ///< [n_rows]
+  const void* plane = nullptr;         ///< bf16, [n] of each row that is given, `stride` numbers apart
+  int stride = 0;
+  float* residual = nullptr;  ///< [n_rows][n]
+};
+const char* launch(const AddPlane& args, const Gpu& gpu);
+
+/// residual += plus_scale * (plus + plus_bias), this normalised or not; out = residual / sqrt(mean of residual^2 + eps)
+/// * norm, in bf16.
 struct AddNorm {
   int n = 0, n_rows = 0;        ///< n: a multiple of 4, at most kMostNormed
   float* residual = nullptr;    ///< [n_rows][n]
@@ -79,9 +102,12 @@ struct EnterRows {
   int n_turned = 0;          ///< values of a head that turn, from the start
   bool halves = false;       ///< pair i is values i and i + n_turned / 2; else 2 i and 2 i + 1
   const float* frequencies = nullptr;  ///< [n_turned / 2], radians a token
-  float magnitude = 1.0F;              ///< what turned values are multiplied by
+  /// [n_turned / 2] Which number of a position turns a pair; nullptr: the first.
+  const std::uint8_t* axes = nullptr;
+  float magnitude = 1.0F;  ///< what turned values are multiplied by
   Temperature temperature;
-  const std::int32_t* positions = nullptr;  ///< [n_rows]
+  int position_size = 1;                    ///< numbers of a position
+  const std::int32_t* positions = nullptr;  ///< [n_rows][position_size]; the temperature goes by the first
   const std::int32_t* slots = nullptr;  ///< [n_rows] of the pool: block * block size + slot in it; below 0: not written
   void* q = nullptr;                    ///< [n_rows][n_head][head_dim] bf16
   bool bytes = false;  ///< the pool's order is byte-rows (attention/cuda/block_order.h), and queries are rotated too

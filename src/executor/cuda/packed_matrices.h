@@ -18,8 +18,8 @@ struct PackedMatrix {
   std::int64_t bytes = 0;  ///< where it is the first of several (experts): from one to the next
 };
 
-/// Matrices that the same rows are multiplied by, as up to four: neighbours of one type, packed one behind the other, are one. Their
-/// products lie one behind the other, too.
+/// Matrices that the same rows are multiplied by, as up to four: neighbours of one type, packed one behind the other,
+/// are one. Their products lie one behind the other, too.
 struct PackedMatrices {
   struct Part {
     PackedMatrix matrix;

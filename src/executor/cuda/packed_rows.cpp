@@ -2,22 +2,16 @@
 
 #include <ggml.h>
 
-#include <bit>
 #include <cstring>
 #include <span>
+
+#include "executor/cuda/bf16.h"
 
 namespace coppice::executor::cuda {
 
 namespace {
 
 using matmul::QuantType;
-
-/// Rounded to the nearest, halves to even; NaN stays one.
-std::uint16_t to_bf16(float x) {
-  const auto bits = std::bit_cast<std::uint32_t>(x);
-  if (x != x) return static_cast<std::uint16_t>(bits >> 16 | 0x40);
-  return static_cast<std::uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
 
 /// n numbers of whole blocks of the tensor's type, from `bytes` on.
 std::vector<float> numbers(const model::TensorInfo& tensor, const std::byte* bytes, std::size_t n) {

@@ -1,5 +1,5 @@
-// A file's matrices as the GPU has them (matmul/cuda/quant_pack.h): packed as they are, where there is a product for their type; all
-// others as bf16. Knows no CUDA; any thread may call it.
+// A file's matrices as the GPU has them (matmul/cuda/quant_pack.h): packed as they are, where there is a product for
+// their type; all others as bf16. Knows no CUDA; any thread may call it.
 #pragma once
 
 #include <cstddef>

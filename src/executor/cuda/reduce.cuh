@@ -12,7 +12,8 @@ __device__ inline T warp_sum(T x) {
   return x;
 }
 
-/// Of a thread block of up to 1,024 threads, for all of them. parts: shared memory for 32, which may be used again at once.
+/// Of a thread block of up to 1,024 threads, for all of them. parts: shared memory for 32, which may be used again at
+/// once.
 template <class T>
 __device__ inline T block_sum(T x, T* parts) {
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;

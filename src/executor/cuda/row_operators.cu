@@ -70,7 +70,15 @@ __global__ void embed_rows(const EmbedRows a) {
   __shared__ float parts[32];
   allow_next_launch();
   wait_for_launch_before();
-  const int row = static_cast<int>(blockIdx.x), named = a.tokens[row];
+  const int row = static_cast<int>(blockIdx.x), named = a.rows[row];
+  float* residual = a.residual + static_cast<std::size_t>(row) * a.n;
+  if (is_given(named)) {
+    const auto* given =
+        static_cast<const __nv_bfloat16*>(a.given) + static_cast<std::size_t>(named - kGivenRow) * a.given_stride;
+    for (int k = static_cast<int>(threadIdx.x); k < a.n; k += static_cast<int>(blockDim.x))
+      residual[k] = __bfloat162float(given[k]);
+    return;
+  }
   const int token = named >= 0 ? named : max(0, a.drawn[-1 - named]);
   const auto* tile =
       reinterpret_cast<const unsigned char*>(a.embeddings) +
@@ -81,12 +89,23 @@ __global__ void embed_rows(const EmbedRows a) {
       act(k, a.scale * weight_at<kType>(chunk, k % kForm.inputs, token % 16));
     }
   };
-  float* residual = a.residual + static_cast<std::size_t>(row) * a.n;
   if (a.norm == nullptr) return of_each([&](int k, float x) { residual[k] = x; });
   float squares = 0.0F;
   of_each([&](int, float x) { squares += x * x; });
   const float by = rsqrtf(block_sum(squares, parts) / static_cast<float>(a.n) + a.eps);
   of_each([&](int k, float x) { residual[k] = x * by * a.norm[k]; });
+}
+
+__global__ void add_plane(const AddPlane a) {
+  allow_next_launch();
+  wait_for_launch_before();
+  const int row = static_cast<int>(blockIdx.x), named = a.rows[row];
+  if (!is_given(named)) return;
+  const auto* plane =
+      static_cast<const __nv_bfloat16*>(a.plane) + static_cast<std::size_t>(named - kGivenRow) * a.stride;
+  float* residual = a.residual + static_cast<std::size_t>(row) * a.n;
+  for (int k = static_cast<int>(threadIdx.x); k < a.n; k += static_cast<int>(blockDim.x))
+    residual[k] += __bfloat162float(plane[k]);
 }
 
 constexpr int kNormThreads = 1024, kMostFours = kMostNormed / 4 / kNormThreads;
@@ -208,6 +227,11 @@ const char* launch(const EmbedRows& args, const Gpu& gpu) {
     default:
       return "no embeddings of this type";
   }
+}
+
+const char* launch(const AddPlane& args, const Gpu& gpu) {
+  return launch_early(add_plane, {.n_blocks = args.n_rows, .n_threads = 256, .early = args.n_rows <= kMostEarlyRows},
+                      gpu, args);
 }
 
 const char* launch(const AddNorm& args, const Gpu& gpu) {

@@ -1,5 +1,5 @@
-// SampleMemory: the GPU's memory for drawing tokens: specs with their lists, scratch, and the tokens. Lists have no largest size (a penalty
-// counts a whole prompt), so their arrays grow. Not thread safe.
+// SampleMemory: the GPU's memory for drawing tokens: specs with their lists, scratch, and the tokens. Lists have no
+// largest size (a penalty counts a whole prompt), so their arrays grow. Not thread safe.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,9 @@ class SampleMemory {
  public:
   SampleMemory(int most_rows, int n_vocab);
 
-  /// What to launch for these specs: row i draws from logits' row logit_rows[i]. The copies run on `stream`. Throws model::LoadError when
-  /// the lists have no room. REQUIRES: what was uploaded before has been used; at most most_rows of them.
+  /// What to launch for these specs: row i draws from logits' row logit_rows[i]. The copies run on `stream`. Throws
+  /// model::LoadError when the lists have no room. REQUIRES: what was uploaded before has been used; at most most_rows
+  /// of them.
   SampleRows upload(std::span<const sampling::SamplerSpec> specs, std::span<const std::int32_t> logit_rows,
                     const float* logits, CUstream_st* stream);
 

@@ -1,5 +1,5 @@
-// A thread block a row. With filters: a histogram over the distance from the likeliest logit tells which tokens can be left by any of
-// them; those, few as a rule, are sorted, and the filters cut the sorted list.
+// A thread block a row. With filters: a histogram over the distance from the likeliest logit tells which tokens can be
+// left by any of them; those, few as a rule, are sorted, and the filters cut the sorted list.
 #include <cuda_runtime.h>
 
 #include "cuda/launch.cuh"
@@ -153,8 +153,8 @@ struct RowSampler {
     return m.found;
   }
 
-  /// The bin behind which nothing is that the filters leave. Top-p's share is of what top-k leaves, so with that on, all of it is
-  /// needed. total: of all tokens.
+  /// The bin behind which nothing is that the filters leave. Top-p's share is of what top-k leaves, so with that on,
+  /// all of it is needed. total: of all tokens.
   __device__ unsigned find_last_bin(Mass& total) {
     for (int i = thread; i < kBins; i += kThreads) {
       m.count[i] = 0;
@@ -236,7 +236,8 @@ struct RowSampler {
   __device__ Mass candidate_mass(Mass candidate) const {
     return mass_of(from_ordered(~static_cast<std::uint32_t>(candidate >> 32)));
   }
-  /// How many of the first n of a list it takes until their masses reach `share`; total: of all n, if share is more than that.
+  /// How many of the first n of a list it takes until their masses reach `share`; total: of all n, if share is more
+  /// than that.
   template <class Share>
   __device__ int first_with(const Mass* list, int n, Share share_of_total) {
     const int each = (n + kThreads - 1) / kThreads, first = min(n, thread * each), end = min(n, first + each);

@@ -1,9 +1,10 @@
 // Draws a token for each row of logits on the GPU. What to do is data in device memory.
 //
-// In this order, as on the CPU (sampling/params.h): mask, biases, penalties, temperature, top-k, top-p, min-p; each filter sees the
-// distribution that the one before it left. Weights are whole numbers, 2^40 for the likeliest token; those below 1 are never drawn.
-// So sums are exact, and what is drawn depends on logits and spec alone, bit by bit. A number means the same token as on the CPU
-// (sampling/sampler.h), but for its sums' rounding: without filters tokens lie in the order of their ids, else the likeliest first.
+// In this order, as on the CPU (sampling/params.h): mask, biases, penalties, temperature, top-k, top-p, min-p; each
+// filter sees the distribution that the one before it left. Weights are whole numbers, 2^40 for the likeliest token;
+// those below 1 are never drawn. So sums are exact, and what is drawn depends on logits and spec alone, bit by bit. A
+// number means the same token as on the CPU (sampling/sampler.h), but for its sums' rounding: without filters tokens
+// lie in the order of their ids, else the likeliest first.
 //
 // Plain pointers to device memory.
 #pragma once

@@ -39,7 +39,8 @@ StepLauncher::StepLauncher(const Gpu& gpu, const DecoderShape& shape, const Step
       shape_(shape),
       memory_(gpu_, shape, limits, groups, bytes, page_bytes),
       samples_(memory_.most_samples(), shape.n_vocab),
-      plan_(limits, groups, gpu_.n_multiprocessors(), attention::cuda::takes_plain_kernel(gpu_, bytes)) {}
+      plan_(limits, groups, gpu_.n_multiprocessors(), shape.position_size,
+            attention::cuda::takes_plain_kernel(gpu_, bytes)) {}
 
 void StepLauncher::set(const Decoder& decoder, BlockMover::Pool pool) {
   set(decoder);
@@ -58,7 +59,7 @@ bool StepLauncher::plan(const Batch& batch) {
   return fits;
 }
 
-void StepLauncher::launch(const Batch& batch, std::uint64_t number, const Event& begun, Landing& landing) {
+void StepLauncher::launch(const Batch& batch, std::uint64_t number, const CudaEvent& begun, Landing& landing) {
   sampled_logits_.resize(batch.sample_rows.size());
   std::iota(sampled_logits_.begin(), sampled_logits_.end(), 0);
   if (batch.n_rows() == 0) {  // operations on blocks alone
@@ -69,22 +70,23 @@ void StepLauncher::launch(const Batch& batch, std::uint64_t number, const Event&
 }
 
 /// In two, one after the other, if the plan has no room.
-void StepLauncher::launch_part(const Batch& batch, std::uint64_t number, const Event& begun, Landing& landing,
-                               Place place) {
+void StepLauncher::launch_part(const Batch& batch, std::uint64_t number, const CudaEvent& begun, Landing& landing,
+                               PartStart start) {
   if (!plan(batch)) {
     const int n = batch.n_rows(), cut = middle_cut(batch);
     if (cut == 0) throw StepError(fmt::format("the plan of {} rows that can't be computed apart has no room", n));
     const Batch first = part_of(batch, 0, cut);
-    place.whole = false;
-    launch_part(first, number, begun, landing, place);
+    start.whole = false;
+    launch_part(first, number, begun, landing, start);
     check(cudaStreamSynchronize(stream_.get()), "step");  // what was staged is read
-    place.first = false;
-    place.logits += first.logit_rows.size();
-    place.hidden += first.hidden_rows.size();
-    place.samples += first.sample_rows.size();
-    return launch_part(part_of(batch, cut, n - cut), number, begun, landing, place);
+    start.first = false;
+    start.logits += first.logit_rows.size();
+    start.hidden += first.hidden_rows.size();
+    start.samples += first.sample_rows.size();
+    return launch_part(part_of(batch, cut, n - cut), number, begun, landing, start);
   }
-  const bool as_graph = place.whole && batch.n_rows() <= memory_.most_samples() && wants_all_logits(batch);
+  const bool as_graph = start.whole && batch.n_rows() <= memory_.most_samples() && wants_all_logits(batch) &&
+                        batch.embeddings.empty();  // they are not in the graph
   wanted_ = batch.logit_rows;
   if (as_graph) {
     wanted_.resize(static_cast<std::size_t>(batch.n_rows()));
@@ -94,11 +96,11 @@ void StepLauncher::launch_part(const Batch& batch, std::uint64_t number, const E
     wanted_.insert(wanted_.end(), batch.sample_rows.begin(), batch.sample_rows.end());
   }
   memory_.upload(batch, plan_, wanted_, static_cast<int>(number % kStaged), stream_.get());
-  if (place.first) {
+  if (start.first) {
     begun.record(stream_);
     mover_.run(batch, number, stream_);
   }
-  as_graph ? launch_graph(batch, landing) : launch_rows(batch, landing, place);
+  as_graph ? launch_graph(batch, landing) : launch_rows(batch, landing, start);
 }
 
 /// Logits of rows that nobody wants cost little, and there are few.
@@ -114,7 +116,7 @@ void StepLauncher::launch_graph(const Batch& batch, Landing& landing) {
   }
 }
 
-void StepLauncher::launch_rows(const Batch& batch, Landing& landing, Place place) {
+void StepLauncher::launch_rows(const Batch& batch, Landing& landing, PartStart start) {
   const DecoderStep s = step(batch.n_rows());
   check_launch(launch_layers(decoder_, s, gpu_));
   const int n_logits = static_cast<int>(batch.logit_rows.size()), n_hidden = static_cast<int>(batch.hidden_rows.size()),
@@ -125,17 +127,17 @@ void StepLauncher::launch_rows(const Batch& batch, Landing& landing, Place place
   for (int at = 0; at < n_logits; at += memory_.most_logit_rows()) {
     const int n = std::min(memory_.most_logit_rows(), n_logits - at);
     output(at, n, memory_.logits());
-    read_logits(landing, place.logits + static_cast<std::size_t>(at), memory_.logits(), static_cast<std::size_t>(n));
+    read_logits(landing, start.logits + static_cast<std::size_t>(at), memory_.logits(), static_cast<std::size_t>(n));
   }
   if (n_hidden > 0) {
     output(n_logits, n_hidden, nullptr);
     const std::size_t row_bytes = static_cast<std::size_t>(shape_.n_embd) * sizeof(std::uint16_t);
-    read(landing.hidden.as<std::byte>(place.hidden * row_bytes), s.scratch.normed,
+    read(landing.hidden.as<std::byte>(start.hidden * row_bytes), s.scratch.normed,
          static_cast<std::size_t>(n_hidden) * row_bytes);
   }
   if (n_samples > 0) {
     output(n_logits + n_hidden, n_samples,
-           memory_.sampled_logits() + place.samples * static_cast<std::size_t>(shape_.n_vocab));
+           memory_.sampled_logits() + start.samples * static_cast<std::size_t>(shape_.n_vocab));
   }
 }
 
@@ -148,7 +150,7 @@ void StepLauncher::read_logits(Landing& landing, std::size_t row, const float* f
   read(landing.logits.as<std::byte>(row * row_bytes), from, n * row_bytes);
 }
 
-void StepLauncher::sample(std::span<const sampling::SamplerSpec> specs, const Event& begun, const Event& drawn,
+void StepLauncher::sample(std::span<const sampling::SamplerSpec> specs, const CudaEvent& begun, const CudaEvent& drawn,
                           Landing& landing) {
   const SampleRows rows = samples_.upload(specs, sampled_logits_, memory_.sampled_logits(), stream_.get());
   begun.record(stream_);

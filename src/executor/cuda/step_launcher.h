@@ -1,5 +1,5 @@
-// StepLauncher: puts steps into the stream of a GPU, in order, and waits for none: plan, copies, launches, and what of it comes back. Not
-// thread safe.
+// StepLauncher: puts steps into the stream of a GPU, in order, and waits for none: plan, copies, launches, and what of
+// it comes back. Not thread safe.
 #pragma once
 
 #include <cstddef>
@@ -34,15 +34,17 @@ class StepLauncher {
   /// The same weights elsewhere. REQUIRES: no step is under way.
   void set(const Decoder& decoder);
 
-  /// number: of the step: they follow each other. begun: recorded when the step's data is there. Throws StepError, model::LoadError or
-  /// std::runtime_error; then a part of the step may be in the stream.
-  /// REQUIRES: the batch is checked, and `landing` has room; the step before the one before was waited for.
-  void launch(const Batch& batch, std::uint64_t number, const Event& begun, Landing& landing);
+  /// number: of the step: they follow each other. begun: recorded when the step's data is there. Throws StepError,
+  /// model::LoadError or std::runtime_error; then a part of the step may be in the stream. REQUIRES: the batch is
+  /// checked, and `landing` has room; the step before the one before was waited for.
+  void launch(const Batch& batch, std::uint64_t number, const CudaEvent& begun, Landing& landing);
   /// Until what this step stores and loads is done.
   void wait_for_moves(std::uint64_t number) const { mover_.wait(number); }
 
-  /// Of the last step that was launched. begun: recorded before the first kernel, drawn: behind the last. Throws as launch().
-  void sample(std::span<const sampling::SamplerSpec> specs, const Event& begun, const Event& drawn, Landing& landing);
+  /// Of the last step that was launched. begun: recorded before the first kernel, drawn: behind the last. Throws as
+  /// launch().
+  void sample(std::span<const sampling::SamplerSpec> specs, const CudaEvent& begun, const CudaEvent& drawn,
+              Landing& landing);
 
   const Stream& stream() const { return stream_; }
   const KvTraffic& traffic() const { return plan_.traffic(); }
@@ -52,15 +54,15 @@ class StepLauncher {
   struct GraphEnd {
     void operator()(CUgraphExec_st* graph) const { cudaGraphExecDestroy(graph); }
   };
-  struct Place {
+  struct PartStart {
     std::size_t logits = 0, hidden = 0, samples = 0;  ///< rows of the parts before
     bool first = true, whole = true;                  ///< nothing is before it; the batch is the step
   };
 
-  void launch_part(const Batch& batch, std::uint64_t number, const Event& begun, Landing& landing, Place place);
+  void launch_part(const Batch& batch, std::uint64_t number, const CudaEvent& begun, Landing& landing, PartStart start);
   bool plan(const Batch& batch);
   void launch_graph(const Batch& batch, Landing& landing);
-  void launch_rows(const Batch& batch, Landing& landing, Place place);
+  void launch_rows(const Batch& batch, Landing& landing, PartStart start);
   void read(void* to, const void* from, std::size_t bytes);
   void read_logits(Landing& landing, std::size_t row, const float* from, std::size_t n);
   DecoderStep step(int n_rows) const;
@@ -78,8 +80,8 @@ class StepLauncher {
   /// Of steps whose rows are all wanted, by their number.
   std::vector<std::unique_ptr<CUgraphExec_st, GraphEnd>> graphs_;
   std::vector<std::int32_t> wanted_;
-  std::vector<std::int32_t>
-      sampled_logits_;  ///< of each sample of the last step, the row of StepMemory::sampled_logits
+  /// Of each sample of the last step, the row of StepMemory::sampled_logits.
+  std::vector<std::int32_t> sampled_logits_;
   double planning_seconds_ = 0;
 };
 

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "executor/cuda/bf16.h"
+
 namespace coppice::executor::cuda {
 
 namespace {
@@ -14,22 +16,18 @@ using attention::cuda::ItemRow;
 using attention::cuda::MergeRow;
 using attention::cuda::TreeCounts;
 
-/// As EmbedRows reads it. REQUIRES: it is no embedding.
-std::int32_t word_of(RowSource source) {
-  return source.kind == RowSource::Kind::kToken ? source.number : -1 - source.number;
-}
-
 }  // namespace
 
 StepMemory::StepMemory(const Gpu& gpu, const DecoderShape& shape, const StepLimits& limits,
                        std::span<const AttentionGroup> groups, bool bytes, std::size_t page_bytes)
     : shape_(shape),
+      max_rows_(limits.max_rows),
       most_logit_rows_(std::min(limits.max_rows, kMostLogitRows)),
       most_samples_(std::min(limits.max_rows, limits.max_sequences)) {
   const auto rows = static_cast<std::size_t>(limits.max_rows);
   const auto count = [](int n) { return static_cast<std::size_t>(n); };
-  tokens_ = place(rows * 4);
-  positions_ = place(rows * 4);
+  rows_ = place(rows * 4);
+  positions_ = place(rows * count(shape.position_size) * 4);
   outputs_ = place(kWanted * rows * 4);
   places_.resize(groups.size());
   for (GroupPlaces& p : places_) {
@@ -90,13 +88,13 @@ StepMemory::StepMemory(const Gpu& gpu, const DecoderShape& shape, const StepLimi
   }
 }
 
-StepMemory::Place StepMemory::place(std::size_t bytes) {
-  const Place p{end_, bytes};
+StepMemory::Region StepMemory::place(std::size_t bytes) {
+  const Region p{end_, bytes};
   end_ += aligned(bytes);
   return p;
 }
 
-void StepMemory::stage(const Place& place, const void* from, std::size_t bytes) {
+void StepMemory::stage(const Region& place, const void* from, std::size_t bytes) {
   if (bytes > 0) std::memcpy(staged(place.at), from, bytes);
 }
 
@@ -108,7 +106,7 @@ void StepMemory::copy(std::size_t at, std::size_t bytes, CUstream_st* stream) {
 void StepMemory::upload(const Batch& batch, const StepPlan& plan, std::span<const std::int32_t> wanted, int staging,
                         CUstream_st* stream) {
   staging_ = static_cast<std::size_t>(staging);
-  std::ranges::transform(batch.rows, reinterpret_cast<std::int32_t*>(staged(tokens_.at)), word_of);
+  upload_rows(batch, stream);
   stage(positions_, plan.positions().data(), plan.positions().size() * 4);
   stage(outputs_, wanted.data(), wanted.size_bytes());
   for (std::size_t g = 0; g < places_.size(); ++g) {
@@ -117,7 +115,7 @@ void StepMemory::upload(const Batch& batch, const StepPlan& plan, std::span<cons
     const TreeCounts counts = {tree.n_items, static_cast<std::int32_t>(tree.merge_rows.size())};
     stage(places_[g].slots, group.slots.data(), group.slots.size_bytes());
     stage(places_[g].counts, &counts, sizeof counts);
-    const auto large = [&](const Place& place, const auto& values) {
+    const auto large = [&](const Region& place, const auto& values) {
       const std::size_t bytes = values.size() * sizeof(values[0]);
       stage(place, values.data(), bytes);
       copy(place.at, bytes, stream);
@@ -129,9 +127,39 @@ void StepMemory::upload(const Batch& batch, const StepPlan& plan, std::span<cons
   copy(0, head_end_, stream);
 }
 
+/// Embeddings go up as bf16, one behind the other.
+void StepMemory::upload_rows(const Batch& batch, CUstream_st* stream) {
+  const auto size = static_cast<std::size_t>((1 + shape_.n_planes) * shape_.n_embd);
+  const auto of_all = static_cast<std::size_t>(max_rows_) * size * sizeof(std::uint16_t);
+  auto* words = reinterpret_cast<std::int32_t*>(staged(rows_.at));
+  std::int32_t n_given = 0;
+  const std::size_t first = staging_ * static_cast<std::size_t>(max_rows_) * size;
+  for (const RowSource row : batch.rows) {
+    if (row.kind != RowSource::Kind::kEmbedding) {
+      *words++ = row.kind == RowSource::Kind::kToken ? row.number : -1 - row.number;
+      continue;
+    }
+    if (staged_given_.size() == 0) {
+      given_ = DeviceMemory(of_all, "rows of images");
+      staged_given_ = PinnedMemory(kStaged * of_all);
+    }
+    std::ranges::transform(batch.embeddings[static_cast<std::size_t>(row.number)],
+                           staged_given_.as<std::uint16_t>() + first + static_cast<std::size_t>(n_given) * size,
+                           to_bf16);
+    *words++ = kGivenRow + n_given++;
+  }
+  has_given_ = n_given > 0;
+  if (!has_given_) return;
+  check(
+      cudaMemcpyAsync(given_.as<void>(), staged_given_.as<std::uint16_t>() + first,
+                      static_cast<std::size_t>(n_given) * size * sizeof(std::uint16_t), cudaMemcpyHostToDevice, stream),
+      "copying rows of images");
+}
+
 DecoderStep StepMemory::step(int n_rows) const {
   return {.n_rows = n_rows,
-          .tokens = arena_.as<std::int32_t>(tokens_.at),
+          .rows = arena_.as<std::int32_t>(rows_.at),
+          .given = has_given_ ? given_.as<void>() : nullptr,
           .positions = arena_.as<std::int32_t>(positions_.at),
           .groups = groups_,
           .scratch = {.residual = residual_.as<float>(),

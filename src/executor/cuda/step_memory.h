@@ -1,5 +1,5 @@
-// StepMemory: the GPU's memory for a step, apart from weights and pool: what the step reads (StepPlan), and scratch. All of it has its place
-// from the start, so that a captured step stays valid. Not thread safe.
+// StepMemory: the GPU's memory for a step, apart from weights and pool: what the step reads (StepPlan), and scratch.
+// All of it has its place from the start, so that a captured step stays valid. Not thread safe.
 #pragma once
 
 #include <cstddef>
@@ -27,13 +27,13 @@ class StepMemory {
   StepMemory(const StepMemory&) = delete;
   StepMemory& operator=(const StepMemory&) = delete;
 
-  /// Copies what a planned batch gives to read, and which rows something is wanted of, [at most kWanted * max_rows]; the copies run on
-  /// `stream`. staging: below kStaged. REQUIRES: what was staged there before is copied.
+  /// Copies what a planned batch gives to read, and which rows something is wanted of, [at most kWanted * max_rows];
+  /// the copies run on `stream`. staging: below kStaged. REQUIRES: what was staged there before is copied.
   void upload(const Batch& batch, const StepPlan& plan, std::span<const std::int32_t> wanted, int staging,
               CUstream_st* stream);
   static constexpr int kWanted = 3;
 
-  /// With pointers into this.
+  /// With pointers into this. Rows are given if the last batch has some.
   DecoderStep step(int n_rows) const;
   /// Of upload()'s `wanted`, n from `first` on.
   OutputRows outputs(int first, int n, float* logits) const;
@@ -47,26 +47,31 @@ class StepMemory {
 
  private:
   /// A part of arena_, and where it is staged.
-  struct Place {
+  struct Region {
     std::size_t at = 0;
     std::size_t bytes = 0;
   };
   struct GroupPlaces {
-    Place slots, counts, items, rows, merge_rows;
+    Region slots, counts, items, rows, merge_rows;
   };
 
-  Place place(std::size_t bytes);
+  Region place(std::size_t bytes);
   std::byte* staged(std::size_t at) const { return staged_.as<std::byte>(staging_ * end_ + at); }
-  void stage(const Place& place, const void* from, std::size_t bytes);
+  void stage(const Region& place, const void* from, std::size_t bytes);
   void copy(std::size_t at, std::size_t bytes, CUstream_st* stream);
+  void upload_rows(const Batch& batch, CUstream_st* stream);
 
   DecoderShape shape_;
+  int max_rows_;
   int most_logit_rows_, most_samples_;
   std::size_t staging_ = 0;  ///< of the upload in hand
   std::size_t end_ = 0;
-  Place tokens_, positions_, outputs_;
+  Region rows_, positions_, outputs_;
   std::size_t head_end_ = 0;  ///< all that is small lies before it, and is copied at once
   std::vector<GroupPlaces> places_;
+  DeviceMemory given_;         ///< taken when a batch first has embeddings: most servers see none
+  PinnedMemory staged_given_;  ///< likewise
+  bool has_given_ = false;     ///< the last batch
   DeviceMemory arena_, residual_, product_, normed_, gated_, q_, attended_, sums_, flags_, tree_sums_, tree_states_,
       tree_control_, logits_, sampled_logits_;
   ExpertsMemory experts_;

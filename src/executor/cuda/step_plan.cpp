@@ -61,8 +61,9 @@ std::size_t state_bytes(std::size_t gpu_bytes) {
   return std::max(std::size_t{256} << 20, gpu_bytes / 128);
 }
 
-StepPlan::StepPlan(const StepLimits& limits, std::span<const AttentionGroup> groups, int n_workers, bool plain_kernel)
-    : max_rows_(limits.max_rows) {
+StepPlan::StepPlan(const StepLimits& limits, std::span<const AttentionGroup> groups, int n_workers, int position_size,
+                   bool plain_kernel)
+    : max_rows_(limits.max_rows), position_size_(position_size) {
   for (const AttentionGroup& g : groups) {
     attention::cuda::TreeCost cost = {
         .n_workers = n_workers, .n_kv_head = g.heads.n_kv_head, .heads_per_kv = g.heads.heads_per_kv()};
@@ -73,12 +74,21 @@ StepPlan::StepPlan(const StepLimits& limits, std::span<const AttentionGroup> gro
   groups_.resize(groups.size());
 }
 
+void StepPlan::find_positions(const Batch& batch) {
+  positions_.clear();
+  if (!batch.positions.empty()) {
+    for (const RopePosition& p : batch.positions) positions_.insert(positions_.end(), {p.time, p.height, p.width});
+    return;
+  }
+  for (const BatchSequence& s : batch.sequences) {
+    for (int i = 0; i < s.n_rows; ++i)
+      positions_.insert(positions_.end(), static_cast<std::size_t>(position_size_), s.first_position + i);
+  }
+}
+
 bool StepPlan::plan(const Batch& batch) {
   if (batch.n_rows() > max_rows_) return false;
-  positions_.clear();
-  for (const BatchSequence& s : batch.sequences) {
-    for (int i = 0; i < s.n_rows; ++i) positions_.push_back(s.first_position + i);
-  }
+  find_positions(batch);
   KvTraffic step;
   for (std::size_t g = 0; g < planners_.size(); ++g) {
     Planners& p = planners_[g];

@@ -9,7 +9,7 @@
 
 namespace coppice::executor::cuda {
 
-class Event;
+class CudaEvent;
 
 class Stream {
  public:
@@ -20,7 +20,7 @@ class Stream {
   }
   cudaStream_t get() const { return stream_.get(); }
   /// What is put into it from now on comes behind what was in the other one when that event was recorded there.
-  void follow(const Event& event) const;
+  void follow(const CudaEvent& event) const;
 
  private:
   struct End {
@@ -29,20 +29,20 @@ class Stream {
   std::unique_ptr<CUstream_st, End> stream_;
 };
 
-class Event {
+class CudaEvent {
  public:
-  Event() {
+  CudaEvent() {
     cudaEvent_t made = nullptr;
     check(cudaEventCreate(&made), "event");
-    event_.reset(made);
+    handle_.reset(made);
   }
-  void record(const Stream& stream) const { check(cudaEventRecord(event_.get(), stream.get()), "event"); }
-  void wait() const { check(cudaEventSynchronize(event_.get()), "step"); }
-  cudaEvent_t get() const { return event_.get(); }
+  void record(const Stream& stream) const { check(cudaEventRecord(handle_.get(), stream.get()), "event"); }
+  void wait() const { check(cudaEventSynchronize(handle_.get()), "step"); }
+  cudaEvent_t get() const { return handle_.get(); }
   /// From another one to this. REQUIRES: both have happened.
-  double seconds_since(const Event& before) const {
+  double seconds_since(const CudaEvent& before) const {
     float milliseconds = 0;
-    check(cudaEventElapsedTime(&milliseconds, before.event_.get(), event_.get()), "event");
+    check(cudaEventElapsedTime(&milliseconds, before.handle_.get(), handle_.get()), "event");
     return static_cast<double>(milliseconds) / 1000;
   }
 
@@ -50,10 +50,10 @@ class Event {
   struct End {
     void operator()(CUevent_st* event) const { cudaEventDestroy(event); }
   };
-  std::unique_ptr<CUevent_st, End> event_;
+  std::unique_ptr<CUevent_st, End> handle_;
 };
 
-inline void Stream::follow(const Event& event) const {
+inline void Stream::follow(const CudaEvent& event) const {
   check(cudaStreamWaitEvent(get(), event.get(), 0), "event");
 }
 

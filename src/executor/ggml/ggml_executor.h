@@ -25,8 +25,8 @@ struct GgmlOptions {
   std::int32_t context = 0;        ///< longest sequence; 0: the model's
 };
 
-/// Takes long: it packs the weights. Throws model::LoadError with one sentence: a budget too small, an unknown option, heads
-/// that no backend serves.
+/// Takes long: it packs the weights. Throws model::LoadError with one sentence: a budget too small, an unknown option,
+/// heads that no backend serves.
 std::unique_ptr<Executor> load_ggml_executor(model::Model model, const GgmlOptions& options, const Progress& progress);
 
 /// The instruction sets that ggml's kernels in use were compiled for, in ggml's words: "AVX2", "AVX512_VNNI". Throws

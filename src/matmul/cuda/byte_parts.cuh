@@ -1,5 +1,5 @@
-// What the product in whole numbers (byte_product.cuh) is made of: the order of its shared memory, and its instructions, which CUDA
-// C++ has no names for. Source: the PTX manual, 9.7.
+// What the product in whole numbers (byte_product.cuh) is made of: the order of its shared memory, and its
+// instructions, which CUDA C++ has no names for. Source: the PTX manual, 9.7.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,8 @@ constexpr int stage_weights(QuantType type) {  ///< bytes of a tile
 /// Of a row's chunk in shared memory: digits, their sums, the chunk's scale.
 struct DigitForm {
   static constexpr int kDigits = 3, kDigitBytes = kStageInputs, kSumsAt = kDigits * kDigitBytes;
-  /// Sums over 16 or 32 inputs, of each digit: words of four sums, their last six bits and what is above; 0: none needed.
+  /// Sums over 16 or 32 inputs, of each digit: words of four sums, their last six bits and what is above; 0: none
+  /// needed.
   static constexpr int sum_bytes(QuantType type) {
     return type == QuantType::kQ6K ? 32 : type == QuantType::kQ4K || type == QuantType::kQ5K ? 16 : 0;
   }

@@ -1,13 +1,14 @@
 // Products of a few rows on Hopper GPUs, in whole numbers.
 //
-// A row of x becomes, chunk by chunk of 256 inputs, 23-bit fixed point numbers: three signed bytes, "digits". Each digit of each row is
-// a column of B for the tensor cores' products of bytes, and the weights are A as they come out of their packing: a few logical
-// operations for four. Sums over 16 or 32 inputs meet their scales as whole numbers, too, where a type has such. What a type adds
-// (minima, zeros) is one more product, with the digits' sums.
+// A row of x becomes, chunk by chunk of 256 inputs, 23-bit fixed point numbers: three signed bytes, "digits". Each
+// digit of each row is a column of B for the tensor cores' products of bytes, and the weights are A as they come out of
+// their packing: a few logical operations for four. Sums over 16 or 32 inputs meet their scales as whole numbers, too,
+// where a type has such. What a type adds (minima, zeros) is one more product, with the digits' sums.
 //
-// Weights stream: a thread block has some tiles of 16 outputs, whose stages of 256 inputs its warps take in turn, across tiles. Each
-// warp has a ring of its own, filled by bulk copies, and waits for nothing but those. Its part of a tile goes to shared memory,
-// where a warp adds those of all, in order, one tile later. The rings are full before the launch in front has ended.
+// Weights stream: a thread block has some tiles of 16 outputs, whose stages of 256 inputs its warps take in turn,
+// across tiles. Each warp has a ring of its own, filled by bulk copies, and waits for nothing but those. Its part of a
+// tile goes to shared memory, where a warp adds those of all, in order, one tile later. The rings are full before the
+// launch in front has ended.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -55,7 +56,8 @@ struct ByteMultiplier {
     return reinterpret_cast<float*>(memory + at.parts) + (tile % kParts * n_warps + of_warp) * kPartSums;
   }
 
-  /// By warp 0 for all, and each for its ring. A barrier of the thread block must follow before any but ring's are used.
+  /// By warp 0 for all, and each for its ring. A barrier of the thread block must follow before any but ring's are
+  /// used.
   __device__ void init() const {
     if (lane == 0) {
       for (int i = 0; i < n_slots; ++i) full(i).init(1);
@@ -121,8 +123,8 @@ struct ByteMultiplier {
     }
   }
 
-  /// One chunk of a row as digits. A lane has eight inputs, half of the 16 of which four lanes' words have four each, and makes two
-  /// of these words: it gives its neighbour, which has the other half, what is not in them.
+  /// One chunk of a row as digits. A lane has eight inputs, half of the 16 of which four lanes' words have four each,
+  /// and makes two of these words: it gives its neighbour, which has the other half, what is not in them.
   __device__ void make_digits(const uint4& x, unsigned char* to) const {
     const bool is_upper = lane % 2 != 0;
     const std::uint32_t other[2] = {__shfl_xor_sync(~0U, is_upper ? x.x : x.z, 1),
@@ -175,7 +177,8 @@ struct ByteMultiplier {
       *reinterpret_cast<float*>(to + DigitForm::scale_at(kType)) =
           exponent == 255 ? __uint_as_float(0x7fc00000) : __uint_as_float((exponent - 21U) << 23);
   }
-  /// Of a digit's 64 bytes; those of the middle digit change places in pairs, or the digits' lanes meet in the same banks.
+  /// Of a digit's 64 bytes; those of the middle digit change places in pairs, or the digits' lanes meet in the same
+  /// banks.
   __device__ static int word_at(int digit, int quarter) {
     return digit * DigitForm::kDigitBytes + ((quarter ^ (digit & 1)) * 64);
   }

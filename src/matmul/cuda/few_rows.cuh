@@ -1,8 +1,9 @@
 // Products of up to 16 rows in bf16, on any GPU, which are bound by reading the weights.
 //
-// The warps of a thread block share tiles of 16 outputs, and take turns at the stages of 256 inputs. Weights and rows of a stage come
-// through a ring in shared memory of the warp's own, so warps wait for nothing but their copies. The first weights are on their way
-// before the launch in front has ended (programmatic dependent launch), since nothing on the device writes them.
+// The warps of a thread block share tiles of 16 outputs, and take turns at the stages of 256 inputs. Weights and rows
+// of a stage come through a ring in shared memory of the warp's own, so warps wait for nothing but their copies. The
+// first weights are on their way before the launch in front has ended (programmatic dependent launch), since nothing on
+// the device writes them.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -64,7 +65,8 @@ struct Multiplier {
       copy_16(shared_address(to + row * kRowBytes), x + static_cast<std::size_t>(row) * p.n_in * 2);
   }
 
-  /// Of 16 inputs of an output what sums are multiplied by, and for each 32 what the sum of x is: m * t, less what weights are too large.
+  /// Of 16 inputs of an output what sums are multiplied by, and for each 32 what the sum of x is: m * t, less what
+  /// weights are too large.
   template <int kQuarter, int i>
   __device__ __forceinline__ void scales_of(const Scales& scales, const unsigned char* chunks, int quarter, int upper,
                                             float (&s)[4][2], float (&t)[2][2]) const {
@@ -85,7 +87,8 @@ struct Multiplier {
     float x_sums[kRowTiles][2][4] = {};
 #pragma unroll
     for (int r = 0; r < kRowTiles; ++r) {
-      // A lane says where a row's 16 bytes are; those of rows that aren't there are another's, and their results are not written.
+      // A lane says where a row's 16 bytes are; those of rows that aren't there are another's, and their results are
+      // not written.
       const std::uint32_t from = shared_address(rows + min(lane % 8 + 8 * r, p.n_rows - 1) * kRowBytes);
       std::uint32_t words[2][4];
       load_matrices(words[0], from);

@@ -21,20 +21,20 @@ void add_to_word(std::byte* word, std::uint32_t bits) {
 }
 
 /// Where a weight is: input k of a chunk, output `out` of its tile.
-struct Place {
+struct WeightIndex {
   int quarter, block;  ///< of 64 inputs; of 32 in it
   int lane;
   int word, byte;  ///< of the lane's four words in the block
 };
 
-Place place_of(int k, int out) {
+WeightIndex index_of(int k, int out) {
   return {k / 64, k / 32 % 2, out % 8 * 4 + k % 8 / 2, k % 32 / 16 * 2 + out / 8, k % 16 / 8 * 2 + k % 2};
 }
 
 /// 32 numbers from input k of a chunk on.
 void put_numbers(std::byte* chunk, int k, int out, const std::byte* from) {
   for (int i = k; i < k + 32; ++i, from += 2) {
-    const Place p = place_of(i, out);
+    const WeightIndex p = index_of(i, out);
     const int of_lane = 4 * (p.byte / 2 * 2 + p.word % 2) + p.byte % 2 * 2;  // the register, and which half of it
     std::memcpy(chunk + (i / 16 * 32 + p.lane) * 16 + of_lane, from, 2);
   }
@@ -42,7 +42,7 @@ void put_numbers(std::byte* chunk, int k, int out, const std::byte* from) {
 
 void put_weight(QuantType type, std::byte* chunk, int k, int out, std::uint32_t q) {
   const ChunkForm form = chunk_form(type);
-  const Place p = place_of(k, out);
+  const WeightIndex p = index_of(k, out);
   if (type == QuantType::kQ8_0) {
     chunk[(p.block * 32 + p.lane) * 16 + 4 * p.word + p.byte] = static_cast<std::byte>(q ^ 128);
     return;

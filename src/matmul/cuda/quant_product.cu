@@ -42,8 +42,8 @@ struct ByteLaunch {
   int n_warps = 0, n_slots = 0, n_blocks = 0, bytes = 0;
 };
 
-/// Blocks of eight warps take half a multiprocessor's memory: two work at once, or, where one has few stages, the next launch's
-/// already fetches its weights. Rows that leave no room for that get one block of sixteen warps.
+/// Blocks of eight warps take half a multiprocessor's memory: two work at once, or, where one has few stages, the next
+/// launch's already fetches its weights. Rows that leave no room for that get one block of sixteen warps.
 template <QuantType kType, int kRowTiles>
 ByteLaunch choose_launch(const QuantProduct& p, const ProductTuning& tuning, const Gpu& gpu) {
   constexpr int kMostSlots = 5, kFewStages = 128;

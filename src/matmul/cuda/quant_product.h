@@ -1,8 +1,9 @@
-// y = W x on an NVIDIA GPU (sm_80 or newer; best on Hopper) for any number of rows x, with weights that stay quantised (quant_pack.h).
+// y = W x on an NVIDIA GPU (sm_80 or newer; best on Hopper) for any number of rows x, with weights that stay quantised
+// (quant_pack.h).
 //
-// Few rows are bound by reading the weights. Those become whole numbers, exactly; sums over 16 or 32 inputs are scaled in f32. So
-// nothing but x itself is rounded, to bf16, which the caller has done. For more rows, on Hopper, weights become bf16 numbers, each
-// rounded once.
+// Few rows are bound by reading the weights. Those become whole numbers, exactly; sums over 16 or 32 inputs are scaled
+// in f32. So nothing but x itself is rounded, to bf16, which the caller has done. For more rows, on Hopper, weights
+// become bf16 numbers, each rounded once.
 //
 // Plain pointers and numbers. Deterministic: the same arguments and memory give the same bits.
 #pragma once
@@ -18,8 +19,8 @@ namespace coppice::matmul::cuda {
 
 using coppice::cuda::Gpu;
 
-/// Device memory of which a launch may use all; launches share it one after the other. flags: zeroed once, when allocated; each launch
-/// leaves them zeroed.
+/// Device memory of which a launch may use all; launches share it one after the other. flags: zeroed once, when
+/// allocated; each launch leaves them zeroed.
 struct ProductScratch {
   float* sums = nullptr;           ///< product_scratch_sums()
   std::uint32_t* flags = nullptr;  ///< [kProductFlags]
@@ -28,8 +29,8 @@ inline constexpr int kProductFlags = 1024;
 /// Numbers.
 std::size_t product_scratch_sums(const Gpu& gpu);
 
-/// What a product of a gate and an up matrix, packed as pairs (pack_pairs), gives: gate(its sum + gate_bias) * (up's sum + up_bias).
-/// REQUIRES: n_out is a multiple of kTileOutputs.
+/// What a product of a gate and an up matrix, packed as pairs (pack_pairs), gives: gate(its sum + gate_bias) * (up's
+/// sum + up_bias). REQUIRES: n_out is a multiple of kTileOutputs.
 struct GatedOutput {
   coppice::cuda::Gate gate = coppice::cuda::Gate::kSilu;
   const float *gate_bias = nullptr, *up_bias = nullptr;  ///< [n_out / 2]; nullptr: nothing is added
@@ -43,11 +44,12 @@ struct QuantProduct {
   int n_rows = 0;
   const std::byte* weights = nullptr;  ///< packed
   const void* x = nullptr;             ///< [n_rows, n_in] bf16
-  /// [n_slices][n_rows, n_out]: sums over slices of the inputs, for the reader to add; nullptr: `gated` is wanted instead
+  /// [n_slices][n_rows, n_out]: sums over slices of the inputs, for the reader to add; nullptr: `gated` is wanted
+  /// instead
   float* y = nullptr;
   ProductScratch scratch;
-  int n_slices =
-      1;  ///< product_slices() or fewer: thread blocks then don't wait for each other. REQUIRES: 1 with `gated`
+  /// product_slices() or fewer: thread blocks then don't wait for each other. REQUIRES: 1 with `gated`.
+  int n_slices = 1;
   GatedOutput gated;
 };
 
@@ -62,7 +64,8 @@ struct ProductTuning {
   int n_blocks = 0;         ///< at most
 };
 
-/// From so many rows on, on Hopper, weights are rounded to bf16: what is faster for a matrix of this size (docs/adr/0032).
+/// From so many rows on, on Hopper, weights are rounded to bf16: what is faster for a matrix of this size
+/// (docs/decisions.md, "Many rows on GPUs").
 int least_tile_rows(int n_in, int n_out);
 
 /// How many slices pay, where the reader can add them.

@@ -1,4 +1,5 @@
-// Launches of tile_product.cuh's kernels for one type; each type is a translation unit of its own, since they take long to compile.
+// Launches of tile_product.cuh's kernels for one type; each type is a translation unit of its own, since they take long
+// to compile.
 #pragma once
 
 #include <algorithm>
@@ -10,17 +11,17 @@
 
 namespace coppice::matmul::cuda {
 
-/// A last round of so many tiles of many rows is left whole (TileGrid::share()): what was fastest (docs/adr/0032). Weights of 16 bits that are
-/// read at different times don't stay in L2.
+/// A last round of so many tiles of many rows is left whole (TileGrid::share()): what was fastest (docs/decisions.md,
+/// "Many rows on GPUs"). Weights of 16 bits that are read at different times don't stay in L2.
 template <QuantType kType, int kRows>
 int even_round(int n_blocks) {
   if (kRows < 128) return n_blocks;
   return kType == QuantType::kBf16 ? n_blocks / 2 : n_blocks * 7 / 8;
 }
 
-/// Rings of half a multiprocessor's memory, so that two blocks work at once or the next launch's fetches its weights already; tiles of
-/// many rows need all of it. From kMostCrowdingRows on a block that has a multiprocessor for itself takes more than half, so that two of an
-/// early launch can't meet on one while another has none.
+/// Rings of half a multiprocessor's memory, so that two blocks work at once or the next launch's fetches its weights
+/// already; tiles of many rows need all of it. From kMostCrowdingRows on a block that has a multiprocessor for itself
+/// takes more than half, so that two of an early launch can't meet on one while another has none.
 template <QuantType kType, int kRows, bool kParts, bool kGated>
 const char* launch_tiles_of(const QuantProduct& p, const ProductTuning& tuning, const Gpu& gpu,
                             const PartRows& parts = {}) {
@@ -37,7 +38,8 @@ const char* launch_tiles_of(const QuantProduct& p, const ProductTuning& tuning, 
   constexpr int kFewInputs = 2600;
   const int n_multiprocessors = gpu.n_multiprocessors();
   const bool many = kHalf && static_cast<std::int64_t>(grid.n_tiles) * p.n_in >= 2LL * n_multiprocessors * kFewInputs;
-  // Two blocks unpack more at once. Numbers that are there already only have to come: longer rings and fewer parts are better.
+  // Two blocks unpack more at once. Numbers that are there already only have to come: longer rings and fewer parts are
+  // better.
   const bool two = many && (kType != QuantType::kBf16 || kParts) && p.n_slices == 1;
   const bool alone = kHalf && !two && (many || p.n_rows > coppice::cuda::kMostCrowdingRows || p.n_slices > 1);
   launch.row_slots = kRows < 64 ? 8 : kHalf && alone ? 6 : 4;

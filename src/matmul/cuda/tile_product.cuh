@@ -1,9 +1,9 @@
-// Products of many rows on Hopper GPUs: weights become bf16 numbers in registers, A of a warpgroup's product of 64 outputs; rows are B in
-// shared memory.
+// Products of many rows on Hopper GPUs: weights become bf16 numbers in registers, A of a warpgroup's product of 64
+// outputs; rows are B in shared memory.
 //
-// Two warps of a third warpgroup fetch: one brings packed weights (bulk copies; before the launch in front has ended, as nothing on the device writes
-// them), one brings rows (64 inputs of a tile's rows at a time, by a tensor map). Warpgroups compute: while the tensor cores multiply
-// 64 inputs, the warps unpack the next ones.
+// Two warps of a third warpgroup fetch: one brings packed weights (bulk copies; before the launch in front has ended,
+// as nothing on the device writes them), one brings rows (64 inputs of a tile's rows at a time, by a tensor map).
+// Warpgroups compute: while the tensor cores multiply 64 inputs, the warps unpack the next ones.
 #pragma once
 
 #include <cuda.h>
@@ -285,7 +285,8 @@ struct TileMultiplier {
     }
   }
 
-  /// A lane has an output of two neighbouring rows, and writes two outputs of one of them: the lane with the other output has the other row.
+  /// A lane has an output of two neighbouring rows, and writes two outputs of one of them: the lane with the other
+  /// output has the other row.
   __device__ __forceinline__ void write_gated(int first_row, int end_row, int output) const {
     if (output >= p.n_out / 2) return;  // as the warp's other lanes
     const GatedUnit unit(p.gated, output);

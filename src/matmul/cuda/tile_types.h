@@ -5,7 +5,8 @@
 
 namespace coppice::matmul::cuda {
 
-/// As launch_quant_product, on Hopper GPUs, for any number of rows of x and weights of kType. Defined for has_product() types.
+/// As launch_quant_product, on Hopper GPUs, for any number of rows of x and weights of kType. Defined for has_product()
+/// types.
 template <QuantType kType>
 const char* launch_tiles(const QuantProduct& p, const ProductTuning& tuning, const Gpu& gpu);
 

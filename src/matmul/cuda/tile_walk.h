@@ -1,8 +1,9 @@
-// Which part of a product each thread block computes. A tile is 128 outputs x some rows; its stages are slices of its inputs. Whole tiles
-// go to the blocks in turn; those that would make the last round uneven come first, and their stages are shared out evenly
-// ("stream-K"; Osama et al. 2023): a block gets a run of them, across tiles, so of a tile that several share, the block with the first
-// stages finishes its run with it, while the others begin theirs with it. The first waits for the others' parts, so each must have some: no
-// run is empty. Knows no CUDA.
+// Which part of a product each thread block computes. A tile is 128 outputs x some rows; its stages are slices of its
+// inputs. Whole tiles go to the blocks in turn; those that would make the last round uneven come first, and their
+// stages are shared out evenly
+// ("stream-K"; Osama et al. 2023): a block gets a run of them, across tiles, so of a tile that several share, the block
+// with the first stages finishes its run with it, while the others begin theirs with it. The first waits for the
+// others' parts, so each must have some: no run is empty. Knows no CUDA.
 #pragma once
 
 #include <algorithm>
@@ -16,9 +17,9 @@ struct TileGrid {
   int n_shared;     ///< tiles 0 .. n_shared - 1 are shared out by stages
   int n_tiles;
 
-  /// Sets n_shared. A last round of `even` tiles or more is even enough to be left whole: then blocks that meet the same weights do so at the same
-  /// time, and these come from memory once. Where the uneven tiles have fewer stages than there are blocks, a whole round is shared out with them.
-  /// REQUIRES: n_blocks <= n_tiles * n_stages.
+  /// Sets n_shared. A last round of `even` tiles or more is even enough to be left whole: then blocks that meet the
+  /// same weights do so at the same time, and these come from memory once. Where the uneven tiles have fewer stages
+  /// than there are blocks, a whole round is shared out with them. REQUIRES: n_blocks <= n_tiles * n_stages.
   constexpr void share(int n_blocks, int even) {
     n_shared = n_tiles % n_blocks;
     if (n_shared >= even) n_shared = 0;

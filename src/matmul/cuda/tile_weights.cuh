@@ -52,8 +52,8 @@ struct StageScales {
     }
   }
 
-  /// What a byte's number (small_number's, or signed_number's for Q8_0) is multiplied by, and what is added then, for 16 inputs of
-  /// an output: `i` of the quarter's four.
+  /// What a byte's number (small_number's, or signed_number's for Q8_0) is multiplied by, and what is added then, for
+  /// 16 inputs of an output: `i` of the quarter's four.
   template <int kQuarter, int i>
   __device__ float2 of(const unsigned char* chunks, int quarter, int lane, int upper) const {
     if constexpr (kMins) {
@@ -77,7 +77,8 @@ struct StageScales {
     }
   }
 
-  /// One lane's weights of 64 inputs: [16 inputs][A's registers]. kQuarter: which quarter of the stage, where scales are kept.
+  /// One lane's weights of 64 inputs: [16 inputs][A's registers]. kQuarter: which quarter of the stage, where scales
+  /// are kept.
   template <int kQuarter>
   __device__ void unpack(const unsigned char* chunks, int quarter, int lane, std::uint32_t (&a)[4][4]) const {
     if constexpr (kType == QuantType::kBf16) {

@@ -1,4 +1,5 @@
-// Packed weights (quant_pack.h) as bytes, or as numbers in bf16, in the order in which the tensor cores take them from a lane.
+// Packed weights (quant_pack.h) as bytes, or as numbers in bf16, in the order in which the tensor cores take them from
+// a lane.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -9,8 +10,8 @@
 
 namespace coppice::matmul::cuda {
 
-/// The doubled numbers of the four codes in the lower half of a word. opposite: those with their signs changed. A selector above 7 gives
-/// a byte's sign, which is 0 here.
+/// The doubled numbers of the four codes in the lower half of a word. opposite: those with their signs changed. A
+/// selector above 7 gives a byte's sign, which is 0 here.
 __device__ inline std::uint32_t mxfp4_bytes(std::uint32_t codes, std::uint32_t opposite) {
   std::uint32_t plus, minus;
   asm("prmt.b32 %0, %1, %2, %3;" : "=r"(plus) : "r"(0x03020100), "r"(0x0c080604), "r"(codes));
@@ -22,9 +23,8 @@ __device__ inline float power_of_two(std::uint32_t exponent) {
   return 0.5F * __uint_as_float(exponent << 23);
 }
 
-/// A lane's q of 64 inputs, four in a word: [32 inputs][word], as quant_pack.h orders words. Q8_0: two's complement, less its zero; MXFP4:
-/// twice the numbers, and 64 more.
-/// kSigned: Q4_0 as 16 (q - 8), two's complement.
+/// A lane's q of 64 inputs, four in a word: [32 inputs][word], as quant_pack.h orders words. Q8_0: two's complement,
+/// less its zero; MXFP4: twice the numbers, and 64 more. kSigned: Q4_0 as 16 (q - 8), two's complement.
 template <QuantType kType, bool kSigned = false>
 __device__ inline void read_bytes(const unsigned char* chunks, int quarter, int lane, std::uint32_t (&a)[2][4]) {
   constexpr ChunkForm kForm = chunk_form(kType);
@@ -79,8 +79,8 @@ __device__ inline void read_bytes(const unsigned char* chunks, int quarter, int 
   }
 }
 
-/// bf16 whole numbers from bytes 2 i and 2 i + 1 of a word, less `zero` (128 + the type's). 0: they stay 128 too large. A byte below 128
-/// is the last bits of bf16(128).
+/// bf16 whole numbers from bytes 2 i and 2 i + 1 of a word, less `zero` (128 + the type's). 0: they stay 128 too large.
+/// A byte below 128 is the last bits of bf16(128).
 template <int kPair>
 __device__ inline std::uint32_t numbers(std::uint32_t bytes, std::uint32_t zero) {
   const std::uint32_t bits = __byte_perm(bytes, 0x43434343, kPair == 0 ? 0x4140 : 0x4342);

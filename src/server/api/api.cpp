@@ -1,6 +1,7 @@
-// A new endpoint: a route in Api's constructor and a handler, here or in a file of its own (api_responses.cpp); what builds its JSON in
-// a file beside it (tokenize.cpp, server_info.cpp). A route that needs no key is added with `open`. Text work goes to the worker
-// by Api::prepare(); figures come from Model::snapshot(); generation is a Job of server/jobs.
+// A new endpoint: a route in Api's constructor and a handler, here or in a file of its own (api_info.cpp,
+// api_responses.cpp); what builds its JSON in a file beside it (tokenize.cpp, server_info.cpp). A route that needs no
+// key is added with `open`. Text work goes to the worker by Api::prepare(); figures come from Model::snapshot();
+// generation is a Job of server/jobs.
 #include "server/api/api.h"
 
 #include <fmt/format.h>
@@ -46,11 +47,10 @@ void step_aside() {
 
 constexpr int kFetching = 4;  // requests whose images are fetched at once
 
-// Files that are decoded at once, and those that pause in the middle while other keys' are: each takes up to 7 bytes a pixel. One more is
-// decoded to be encoded, in turns that never pause.
+// Files that are decoded at once, and those that pause in the middle while other keys' are: each takes up to 7 bytes a
+// pixel. One more is decoded to be encoded, in turns that never pause.
 constexpr int kDecoding = 2, kPausedDecodings = 2;
 
-constexpr const char* kModelPath = "/v1/models/";
 constexpr const char* kOtherPath = "other";  // unknown paths must not become label values
 
 void log_failure(std::string_view method, std::string_view path, std::string_view client, const RequestError& error) {
@@ -59,7 +59,8 @@ void log_failure(std::string_view method, std::string_view path, std::string_vie
                client.empty() ? "" : fmt::format(" of {}", client), error.status(), error.what(), error.request_id());
 }
 
-/// A request's line in the request log, written when this ends: also when the client has left, and the coroutine with it.
+/// A request's line in the request log, written when this ends: also when the client has left, and the coroutine with
+/// it.
 class LoggedRequest {
  public:
   /// `quiet`: a success has no line.
@@ -127,7 +128,7 @@ Api::Api(ApiConfig config, EventHub& hub, WorkQueue& worker, Compilers compilers
       viewing_(viewing),
       request_log_(config_.request_log),
       responses_(config_.response_store_bytes),
-      feed_(hub, viewing),
+      feed_(hub.io(), viewing),
       fetcher_(MediaHosts(config_.media_hosts), {.bytes = config_.media_bytes, .seconds = config_.media_seconds}),
       fetching_(fetcher_.off() ? nullptr : std::make_unique<WorkQueue>(step_aside, kFetching)),
       default_dialect_(std::make_unique<OpenAiDialect>(Endpoint::kChat)),
@@ -256,10 +257,7 @@ void Api::end_revoked() {
   ++key_generation_;
   responses_.keep_tenants(tenants());
   if (!model_) return;
-  model_->ask({.id = model_->next_id(),
-               .kind = engine::PrefixCommand::Kind::kKeepPayers,
-               .payers = tenants(),
-               .revoked = revoked_});
+  model_->ask({.kind = engine::PrefixCommand::Kind::kKeepPayers, .payers = tenants(), .revoked = revoked_}, {});
 }
 
 std::set<std::string> Api::tenants() const {
@@ -379,75 +377,8 @@ Model& Api::ready_model() const {
   return *model_;
 }
 
-asio::awaitable<void> Api::health(HttpRequest&, ReplyWriter& out) {
-  Reply reply;
-  if (draining_) {
-    reply = {.status = 503, .body = dump({{"status", "draining"}})};
-  } else if (!model_) {
-    reply = {.status = 503, .body = dump({{"status", "loading"}, {"stage", stage_}, {"progress", fraction_}})};
-  } else {
-    reply.body = dump(JsonObject{{"status", "ok"}});
-  }
-  if (reply.status != 200) reply.headers.emplace_back("Retry-After", "1");
-  co_await out.send(std::move(reply));
-}
-
-asio::awaitable<void> Api::live(HttpRequest&, ReplyWriter& out) {
-  co_await out.send({.body = dump(JsonObject{{"status", "alive"}})});
-}
-
-asio::awaitable<void> Api::version(HttpRequest&, ReplyWriter& out) {
-  co_await out.send({.body = dump(JsonObject{{"version", config_.version}})});
-}
-
-asio::awaitable<void> Api::models(HttpRequest& request, ReplyWriter& out) {
-  const ModelFacts* facts = model_ ? &model_->facts() : nullptr;
-  std::string_view path = request.path;
-  if (path.ends_with('/')) path.remove_suffix(1);
-  if (path.size() <= std::string_view(kModelPath).size() || !path.starts_with(kModelPath))
-    co_return co_await out.send({.body = models_json(config_.names, started_, facts)});
-  const std::string name = percent_decoded(path.substr(std::string_view(kModelPath).size()));
-  if (!config_.names.known(name)) throw unknown_model(text::to_utf8(name), config_.names);
-  co_await out.send({.body = dump(model_json(name, config_.names.id, started_, facts))});
-}
-
-asio::awaitable<void> Api::props(HttpRequest&, ReplyWriter& out) {
-  co_await out.send({.body = props_json(config_, ready_model().facts(), model_->snapshot().asleep)});
-}
-
-asio::awaitable<void> Api::slots(HttpRequest&, ReplyWriter& out) {
-  if (!config_.serves_slots) throw RequestError(501, "This server's operator has switched /slots off.", "", "no_slots");
-  const Model& model = ready_model();
-  co_await out.send({.body = slots_json(model.facts(), model.snapshot())});
-}
-
-asio::awaitable<void> Api::sglang_model_info(HttpRequest&, ReplyWriter& out) {
-  co_await out.send({.body = sglang_model_info_json(config_)});
-}
-
-asio::awaitable<void> Api::sglang_server_info(HttpRequest&, ReplyWriter& out) {
-  const Model& model = ready_model();
-  co_await out.send({.body = sglang_server_info_json(config_, model.facts(), model.snapshot())});
-}
-
-asio::awaitable<void> Api::tokenizer_info(HttpRequest&, ReplyWriter& out) {
-  co_await out.send({.body = tokenizer_info_json(ready_model().facts())});
-}
-
-asio::awaitable<void> Api::metrics(HttpRequest&, ReplyWriter& out) {
-  std::optional<engine::Snapshot> snapshot;
-  if (model_) snapshot = model_->snapshot();
-  const vision::Pictures* pictures = model_ ? model_->pictures() : nullptr;
-  Reply reply{.body = metrics_.scrape(snapshot ? &*snapshot : nullptr, http_figures_(), responses_.figures(),
-                                      pictures != nullptr ? pictures->figures() : vision::PictureFigures(),
-                                      config_.names.id)};
-  reply.content_type = "text/plain; version=0.0.4; charset=utf-8";
-  co_await out.send(std::move(reply));
-}
-
-asio::awaitable<void> Api::cache_stats(HttpRequest&, ReplyWriter& out) {
-  if (!model_) ready_model();  // throws; while draining the figures are still of interest
-  co_await out.send({.body = cache_stats_json(model_->snapshot(), model_->facts(), config_.names.id)});
+RequestError Api::no_answer() const {
+  return draining_ ? RequestError::shutting_down() : RequestError::unavailable("The server is out of memory.");
 }
 
 asio::awaitable<void> Api::send_made(std::function<std::string()> make, ReplyWriter& out) {
@@ -466,7 +397,7 @@ asio::awaitable<void> Api::convert(HttpRequest& request, ReplyWriter& out) {
 }
 
 asio::awaitable<void> Api::send_converted(HttpRequest& request, std::function<std::string()> make, ReplyWriter& out) {
-  const auto asked_at = engine::Clock::now();
+  const Deadline deadline = deadline_of(engine::Clock::now(), std::nullopt);
   std::string body;
   std::optional<MissingPictures> missing;
   bool decodes = false;
@@ -480,11 +411,11 @@ asio::awaitable<void> Api::send_converted(HttpRequest& request, std::function<st
     }
     return true;
   };
-  co_await prepare(worker_, request.tenant, request.body.size(), asked_at, step);
+  co_await prepare(worker_, request.tenant, request.body.size(), deadline, step);
   std::vector<vision::FetchedFiles::File> held;
   const bool again = missing || decodes;
-  if (missing) held = co_await fetch(request, *std::move(missing), asked_at);
-  if (again) co_await prepare(*decoder_, request.tenant, 0, asked_at, step);
+  if (missing) held = co_await fetch(request, *std::move(missing), deadline);
+  if (again) co_await prepare(*decoder_, request.tenant, 0, deadline, step);
   request.drop_body();
   co_await out.send({.body = std::move(body)});
 }

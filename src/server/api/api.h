@@ -4,13 +4,14 @@
 // those to pinned prefixes, api.cpp the rest.
 //
 // Belongs to the io thread. Bodies are parsed, rendered and tokenized on workers, grammars compiled on
-// another, and JSON of what is kept (the tree, pins, stored responses) is made on one more; nothing else leaves the thread.
+// another, and JSON of what is kept (the tree, pins, stored responses) is made on one more; nothing else leaves the
+// thread.
 //
 // Invariants
-//   1. Every reply is JSON (or Prometheus' text, or a stream of events). Errors are in the words of the route's dialect, or
-//      OpenAI's.
-//   2. Where keys are wanted, everything but probes (/health, /livez, /readyz), the page's own files and a browser's preflight wants one:
-//      figures tell about other people's requests, too.
+//   1. Every reply is JSON (or Prometheus' text, or a stream of events). Errors are in the words of the route's
+//      dialect, or OpenAI's.
+//   2. Where keys are wanted, everything but probes (/health, /livez, /readyz), the page's own files and a browser's
+//      preflight wants one: figures tell about other people's requests, too.
 //   3. A handler's coroutine owns its Job: when it ends, for whatever reason, the engine knows.
 #pragma once
 
@@ -62,7 +63,8 @@ class Api final : public HttpHandler {
   boost::asio::awaitable<void> handle(HttpRequest& request, ReplyWriter& out) override;
   Reply refuse(const RequestError& error, std::string_view method, std::string_view path) override;
 
-  /// Says in the log how it went. Requests that were admitted go on. False: it is to be tried again, when there are descriptors.
+  /// Says in the log how it went. Requests that were admitted go on. False: it is to be tried again, when there are
+  /// descriptors.
   bool reload_keys();
 
   const ResponseStore& responses() const { return responses_; }  ///< any thread
@@ -115,10 +117,11 @@ class Api final : public HttpHandler {
   /// A reply that is made of the body, in a turn of a worker, and sent.
   boost::asio::awaitable<void> send_converted(HttpRequest& request, std::function<std::string()> make,
                                               ReplyWriter& out);
+  using Deadline = std::optional<engine::Clock::time_point>;  ///< none: never
   /// Image files that are held for as long as their prompt is prepared. Their bytes count as the body's. Throws
   /// RequestError.
   boost::asio::awaitable<std::vector<vision::FetchedFiles::File>> fetch(HttpRequest& request, MissingPictures missing,
-                                                                        engine::Clock::time_point asked_at);
+                                                                        Deadline deadline);
 
   /// What admit() let through. Throws what handle() answers for.
   boost::asio::awaitable<void> answer(const Route* route, HttpRequest& request, ReplyWriter& out,
@@ -130,16 +133,20 @@ class Api final : public HttpHandler {
                                         std::unique_ptr<Answer>& answer, RequestRecord& record);
   /// What the engine gets for it, counted if it is refused.
   boost::asio::awaitable<Prepared> take_in(const Dialect& dialect, HttpRequest& request,
-                                           engine::Clock::time_point asked_at);
+                                           engine::Clock::time_point asked_at, RequestRecord& record);
   /// Any thread.
   GenerationRequest parse(const Dialect& dialect, const ModelFacts& facts, const HttpRequest& request) const;
-  /// As WorkQueue::run(), measured. Before each turn throws RequestError if the server drains or the operator's time for
-  /// a request is over, which counts from `asked_at`, however many works the request becomes.
+  /// As WorkQueue::run(), measured. Before each turn throws RequestError if the server drains or the deadline is over,
+  /// which a step may set.
   boost::asio::awaitable<void> prepare(WorkQueue& worker, const std::string& key, std::size_t bytes,
-                                       engine::Clock::time_point asked_at, std::function<bool()> step);
+                                       const Deadline& deadline, std::function<bool()> step);
+  /// The earlier of the operator's limit and the request's own, which count from `asked_at`.
+  Deadline deadline_of(engine::Clock::time_point asked_at, std::optional<double> timeout_seconds) const;
   /// A reply that is made in one turn of viewing_.
   boost::asio::awaitable<void> send_made(std::function<std::string()> make, ReplyWriter& out);
+  static constexpr const char* kModelPath = "/v1/models/";  ///< a model's name follows
   Model& ready_model() const;
+  RequestError no_answer() const;  ///< of the engine, to a question
   void check_key(HttpRequest& request) const;
   /// What belongs to keys that are there no more: pins, stored responses, open feeds.
   void end_revoked();

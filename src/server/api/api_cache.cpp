@@ -48,7 +48,7 @@ engine::Question question_of(const HttpRequest& request, bool isolate, const kv:
       .head_tokens = number_field(request.query, "text", otherwise.head_tokens, 0, kMostText)};
   if (limits.nodes * limits.head_tokens > kMostTexts)
     throw RequestError::bad_field("text", fmt::format("times 'nodes' must be at most {}", kMostTexts));
-  return {.id = 0, .ns = {.salt = (isolate ? request.tenant : "") + salt}, .limits = limits};
+  return {.ns = {.salt = (isolate ? request.tenant : "") + salt}, .limits = limits};
 }
 
 }  // namespace
@@ -58,7 +58,7 @@ asio::awaitable<void> Api::cache_tree(HttpRequest& request, ReplyWriter& out) {
   engine::Question question = question_of(request, config_.isolate_keys, kv::PictureLimits{});
   const auto place = feed_.enter(request.tenant);
   const auto view = co_await feed_.ask(model, std::move(question), request.tenant);
-  if (!view) throw RequestError::unavailable("The engine gives no answer.");
+  if (!view) throw no_answer();
   co_await send_made([&] { return tree_json(*view, model, config_.cache_reports); }, out);
 }
 

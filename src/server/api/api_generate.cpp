@@ -31,20 +31,12 @@ namespace asio = boost::asio;
 namespace {
 
 RequestError out_of_time_error() {
-  return RequestError::server_error(504, "The request ran out of time before it was read.", "deadline_exceeded");
+  return RequestError::server_error(504, "The request ran out of time before its prompt was ready.",
+                                    "deadline_exceeded");
 }
 
 engine::Clock::duration clock_duration(double seconds) {
   return std::chrono::duration_cast<engine::Clock::duration>(std::chrono::duration<double>(seconds));
-}
-
-/// The earlier of the operator's limit (0: none) and the request's own.
-std::optional<engine::Clock::time_point> deadline_of(engine::Clock::time_point start, double limit_seconds,
-                                                     std::optional<double> timeout_seconds) {
-  double seconds = limit_seconds > 0 ? limit_seconds : std::numeric_limits<double>::infinity();
-  if (timeout_seconds) seconds = std::min(seconds, *timeout_seconds);
-  if (std::isinf(seconds)) return std::nullopt;
-  return start + clock_duration(seconds);
 }
 
 /// What no dialect lets through.
@@ -99,10 +91,16 @@ class Tally {
 
 }  // namespace
 
+Api::Deadline Api::deadline_of(engine::Clock::time_point asked_at, std::optional<double> timeout_seconds) const {
+  double seconds = config_.request_seconds > 0 ? config_.request_seconds : std::numeric_limits<double>::infinity();
+  if (timeout_seconds) seconds = std::min(seconds, *timeout_seconds);
+  if (std::isinf(seconds)) return std::nullopt;
+  return asked_at + clock_duration(seconds);
+}
+
 asio::awaitable<void> Api::prepare(WorkQueue& worker, const std::string& key, std::size_t bytes,
-                                   engine::Clock::time_point asked_at, std::function<bool()> step) {
+                                   const Deadline& deadline, std::function<bool()> step) {
   const auto start = engine::Clock::now();
-  const auto deadline = deadline_of(asked_at, config_.request_seconds, std::nullopt);
   const auto turn = [&] {
     if (draining_) throw RequestError::shutting_down();
     if (deadline && engine::Clock::now() >= *deadline) throw out_of_time_error();
@@ -136,7 +134,7 @@ GenerationRequest Api::parse(const Dialect& dialect, const ModelFacts& facts, co
 }
 
 asio::awaitable<std::vector<vision::FetchedFiles::File>> Api::fetch(HttpRequest& request, MissingPictures missing,
-                                                                    engine::Clock::time_point asked_at) {
+                                                                    Deadline deadline) {
   if (!fetching_) {
     throw RequestError::unsupported(missing.files.front()->field,
                                     "this server fetches nothing, as it is served without --allow-media-from: send the "
@@ -147,7 +145,7 @@ asio::awaitable<std::vector<vision::FetchedFiles::File>> Api::fetch(HttpRequest&
   std::ranges::sort(urls);
   urls.erase(std::ranges::unique(urls).begin(), urls.end());
   std::vector<Fetcher::File> files;
-  co_await prepare(*fetching_, request.tenant, 0, asked_at, [&] {
+  co_await prepare(*fetching_, request.tenant, 0, deadline, [&] {
     files = fetcher_.fetch(urls, port::unwanted);
     return true;
   });
@@ -167,41 +165,47 @@ asio::awaitable<std::vector<vision::FetchedFiles::File>> Api::fetch(HttpRequest&
   co_return held;
 }
 
-asio::awaitable<Prepared> Api::take_in(const Dialect& dialect, HttpRequest& request,
-                                       engine::Clock::time_point asked_at) {
+asio::awaitable<Prepared> Api::take_in(const Dialect& dialect, HttpRequest& request, engine::Clock::time_point asked_at,
+                                       RequestRecord& record) {
   try {
     Model& model = ready_model();
     std::optional<Preparation> preparation;
     const std::size_t bytes = request.body.size();
     std::vector<PromptPictures::File> missing;
     std::vector<vision::FetchedFiles::File> held;
-    co_await prepare(worker_, request.tenant, bytes, asked_at, [&] {
+    Deadline deadline = deadline_of(asked_at, std::nullopt);
+    co_await prepare(worker_, request.tenant, bytes, deadline, [&] {
       if (preparation) return preparation->wants_grammar() || preparation->wants_looks() || preparation->step();
-      preparation.emplace(model, parse(dialect, model.facts(), request));
+      GenerationRequest parsed = parse(dialect, model.facts(), request);
+      deadline = deadline_of(asked_at, parsed.timeout_seconds);
+      preparation.emplace(model, std::move(parsed));
       missing = preparation->missing_pictures();
       std::string().swap(request.body);
       return false;
     });
     const bool fetches = !missing.empty(), waits = preparation->wants_looks() || preparation->wants_grammar();
     if (fetches)
-      held = co_await fetch(request, MissingPictures(preparation->pictures_owner(), std::move(missing)), asked_at);
+      held = co_await fetch(request, MissingPictures(preparation->pictures_owner(), std::move(missing)), deadline);
     if (fetches && !preparation->missing_pictures().empty())
       throw RequestError::server_error(500, "An image that was fetched is gone.", "internal_error");
     if (preparation->wants_looks())
-      co_await prepare(*decoder_, request.tenant, 0, asked_at, [&] { return preparation->look(); });
+      co_await prepare(*decoder_, request.tenant, 0, deadline, [&] { return preparation->look(); });
     if (preparation->wants_grammar()) {
       for (const bool quickly : {true, false}) {
         if (!preparation->wants_grammar()) break;
         // Of one size: few of a key's are begun at once, each of which takes memory.
-        co_await prepare(quickly ? compilers_.quick : compilers_.slow, request.tenant, 0, asked_at, [&] {
+        co_await prepare(quickly ? compilers_.quick : compilers_.slow, request.tenant, 0, deadline, [&] {
           preparation->compile_grammar(quickly);
           return true;
         });
       }
     }
-    if (waits) co_await prepare(worker_, request.tenant, bytes, asked_at, [&] { return preparation->step(); });
-    if (preparation->wants_rows())
-      co_await prepare(*encoder_, request.tenant, bytes, asked_at, [&] { return preparation->encode(); });
+    if (waits) co_await prepare(worker_, request.tenant, bytes, deadline, [&] { return preparation->step(); });
+    if (preparation->wants_rows()) {
+      const auto begin = engine::Clock::now();
+      co_await prepare(*encoder_, request.tenant, bytes, deadline, [&] { return preparation->encode(); });
+      record.image_seconds = std::chrono::duration<double>(engine::Clock::now() - begin).count();
+    }
     request.drop_body();  // not before: files of pictures are kept until they are encoded
     ready_model();        // throws if it drains by now
     Prepared prepared = preparation->take();
@@ -219,13 +223,13 @@ asio::awaitable<Prepared> Api::take_in(const Dialect& dialect, HttpRequest& requ
 asio::awaitable<void> Api::generate(const Dialect& dialect, HttpRequest& request, ReplyWriter& out,
                                     std::unique_ptr<Answer>& answer, RequestRecord& record) {
   const auto start = engine::Clock::now();
-  Prepared prepared = co_await take_in(dialect, request, start);
+  Prepared prepared = co_await take_in(dialect, request, start, record);
   const GenerationTerms& asked = prepared.terms;
   Model& model = ready_model();
   // A whole answer is taken at once, whatever its client does: only a stream can have a slow reader.
   const std::size_t max_pending = asked.stream ? config_.max_pending_bytes : std::numeric_limits<std::size_t>::max();
   Job job(hub_, model, co_await asio::this_coro::executor, max_pending, asked.input_field);
-  const auto deadline = deadline_of(start, config_.request_seconds, asked.timeout_seconds);
+  const auto deadline = deadline_of(start, asked.timeout_seconds);
   int prompt_tokens = 0;
   for (engine::Request& r : prepared.requests) {
     r.deadline = deadline;

@@ -1,7 +1,7 @@
 // ApiKeys: who may use the server: keys from a file, of which only the SHA-256 is kept.
 //
-// The file: one key a line, a name before it if wanted ("alice sk-..."). Empty lines and lines that begin with '#' don't
-// count. Names are for the log.
+// The file: one key a line, a name before it if wanted ("alice sk-..."). Empty lines and lines that begin with '#'
+// don't count. Names are for the log.
 //
 // Not thread safe.
 //
@@ -64,10 +64,10 @@ class ApiKeys {
   std::vector<ApiKey> keys_;  ///< all
 };
 
-/// What goes before the salts of a key's requests, so that they share the cache with no other key's, and stands for the key
-/// wherever something is somebody's. No two pairs of
-/// a key and a request's own salt give the same: this has a fixed length. Nor does a request without a key ever give one
-/// of them: the first byte is in no UTF-8 text, which such a request's salt is.
+/// What goes before the salts of a key's requests, so that they share the cache with no other key's, and stands for the
+/// key wherever something is somebody's. No two pairs of a key and a request's own salt give the same: this has a fixed
+/// length. Nor does a request without a key ever give one of them: the first byte is in no UTF-8 text, which such a
+/// request's salt is.
 std::string tenant_salt(const ApiKey& key);
 
 }  // namespace coppice::server

@@ -1,4 +1,5 @@
-// Api's routes to pinned prefixes, and to what the operator may do with the cache. (POST /v1/cache/prefixes is a PrefixDialect.)
+// Api's routes to pinned prefixes, and to what the operator may do with the cache. (POST /v1/cache/prefixes is a
+// PrefixDialect.)
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
@@ -11,7 +12,7 @@
 #include "server/api/base/json.h"
 #include "server/api/cache/prefix_json.h"
 #include "server/http/http_head.h"
-#include "server/jobs/engine_call.h"
+#include "server/jobs/ask.h"
 
 namespace coppice::server {
 
@@ -37,8 +38,12 @@ RequestError no_such_prefix(const std::string& id) {
 }  // namespace
 
 asio::awaitable<engine::PrefixAnswer> Api::ask_engine(engine::PrefixCommand command) {
-  EngineCall call(hub_, ready_model(), co_await asio::this_coro::executor);
-  co_return co_await call.ask(std::move(command));
+  Ask<engine::PrefixAnswer> ask(hub_.io());
+  if (!ready_model().ask(std::move(command), ask.reply()))
+    throw RequestError::queue_full("Too many requests about the cache wait for the engine.");
+  const auto answer = co_await ask.answer();
+  if (!answer) throw no_answer();
+  co_return *answer;
 }
 
 engine::PrefixOwner Api::prefix_owner(const HttpRequest& request, std::string cache_salt) const {

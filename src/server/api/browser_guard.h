@@ -1,5 +1,6 @@
-// BrowserGuard: what a browser may bring to a server that asks for no keys. There any web page that its user visits could send requests
-// (https://fetch.spec.whatwg.org/#cors-safelisted-method), and one whose name is bound anew to this machine's address could read replies.
+// BrowserGuard: what a browser may bring to a server that asks for no keys. There any web page that its user visits
+// could send requests (https://fetch.spec.whatwg.org/#cors-safelisted-method), and one whose name is bound anew to this
+// machine's address could read replies.
 //
 // A value; const methods may be called by any thread.
 #pragma once

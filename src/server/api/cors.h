@@ -1,4 +1,5 @@
-// Cors: which web pages may read this server's replies in a browser (https://fetch.spec.whatwg.org/#http-cors-protocol).
+// Cors: which web pages may read this server's replies in a browser
+// (https://fetch.spec.whatwg.org/#http-cors-protocol).
 //
 // Not needed by programs that are no browsers. A value; const methods may be called by any thread.
 #pragma once
@@ -14,7 +15,8 @@ namespace coppice::server {
 
 class Cors {
  public:
-  /// Origins ("https://app.example.com") separated by commas; "*": all; "localhost": this machine's, at any port. Empty: none.
+  /// Origins ("https://app.example.com") separated by commas; "*": all; "localhost": this machine's, at any port.
+  /// Empty: none.
   explicit Cors(std::string_view origins = "");
 
   bool allows(std::string_view origin) const;

@@ -1,5 +1,6 @@
-// A new metric: its figure in engine/snapshot.h (counted in step_loop.cpp, scheduler.cpp or request_table.cpp), in kv::CacheStats, or in
-// metrics.h; written here, for /v1/cache/stats in cache_stats_json(); a row in docs/operations.md or docs/api.md: tests compare both.
+// A new metric: its figure in engine/snapshot.h (counted in step_loop.cpp, scheduler.cpp, request_table.cpp or
+// prompt_starts.cpp), in kv::CacheStats, or in metrics.h; written here, for /v1/cache/stats in cache_stats_json(); a
+// row in docs/operations.md or docs/api.md: tests compare both.
 #include "server/api/metrics.h"
 
 #include <prometheus/metric_family.h>
@@ -128,7 +129,7 @@ void add_requests(Families& out, const Snapshot& s) {
 void add_by_tier(Families& out, MetricType type, const char* name, const char* help, const Snapshot& s,
                  const auto& figure) {
   std::vector<Sample> samples;
-  for (const tier::Counters& place : s.places) samples.push_back({to_string(place.place), num(figure(place))});
+  for (const tier::Counters& place : s.places) samples.push_back({to_string(place.kind), num(figure(place))});
   add(out, type, name, help, samples, "tier");
 }
 
@@ -142,7 +143,7 @@ void add_pieces(Families& out, const Snapshot& s) {
                              {"evicted", num(place.evicted)}, {"damaged", num(place.damaged)}};
     for (const Sample& event : events) {
       prometheus::ClientMetric metric;
-      metric.label = {{"tier", to_string(place.place)}, {"event", event.label_value}};
+      metric.label = {{"tier", to_string(place.kind)}, {"event", event.label_value}};
       metric.counter.value = event.value;
       family.metric.push_back(std::move(metric));
     }
@@ -193,7 +194,7 @@ void add_loads(Families& out, const Snapshot& s) {
 JsonObject places_json(const Snapshot& s) {
   JsonObject places;
   for (const tier::Counters& c : s.places) {
-    places[to_string(c.place)] = {
+    places[to_string(c.kind)] = {
         {"on", c.on},       {"off_because", c.off_because}, {"no_room", c.no_room}, {"pieces", c.pieces},
         {"bytes", c.bytes}, {"max_bytes", c.max_bytes},     {"pending", c.pending}};
   }

@@ -46,7 +46,8 @@ class Metrics final : public ReplyObserver {
     COPPICE_ASSERT(io_thread_.mine());
     ++requests_[{endpoint, status}];
   }
-  /// Of an HTTP request, once: however many prompts it has, and whether the server refuses it or the engine one of them.
+  /// Of an HTTP request, once: however many prompts it has, and whether the server refuses it or the engine one of
+  /// them.
   void count_rejected(Rejection why) {
     COPPICE_ASSERT(io_thread_.mine());
     ++rejections_[static_cast<std::size_t>(why)];

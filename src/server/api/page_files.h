@@ -16,7 +16,8 @@ std::span<const PageFile> page_files();
 /// Null: none.
 const PageFile* find_page_file(std::string_view path);
 
-/// No script, style or image but the page's own, whatever a model's answer holds; nothing is asked for elsewhere (ADR 0034).
+/// No script, style or image but the page's own, whatever a model's answer holds; nothing is asked for elsewhere
+/// (docs/decisions.md, "The page").
 inline constexpr const char* kPagePolicy =
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'";

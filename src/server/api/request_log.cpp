@@ -59,6 +59,7 @@ std::string record_json(const RequestRecord& record, std::chrono::system_clock::
                          {"prompt_tokens", value_or_null(record.prompt_tokens)},
                          {"cached_tokens", value_or_null(record.cached_tokens)},
                          {"completion_tokens", value_or_null(record.completion_tokens)},
+                         {"image_seconds", value_or_null(rounded(record.image_seconds))},
                          {"queue_seconds", value_or_null(rounded(record.queue_seconds))},
                          {"first_token_seconds", value_or_null(rounded(record.first_token_seconds))},
                          {"total_seconds", *rounded(record.total_seconds)},

@@ -1,9 +1,10 @@
-// RequestLog: one line of JSON for each request, for machines. It has no keys and nothing of what was asked or answered.
+// RequestLog: one line of JSON for each request, for machines. It has no keys and nothing of what was asked or
+// answered.
 //
 // Belongs to the io thread, which never waits for a line's reader: a line that a pipe doesn't take at once is lost.
 //
-// Invariant: whatever becomes of a request that was read, it has one line; but for successes of what is only looked at (Route::open and
-// /metrics).
+// Invariant: whatever becomes of a request that was read, it has one line; but for successes of what is only looked at
+// (Route::open and /metrics).
 #pragma once
 
 #include <chrono>
@@ -20,16 +21,18 @@ struct RequestRecord {
   std::string model;  ///< empty: none was asked for, or it was not read
   std::string key;    ///< the key's name, never the key; empty: it has none
   int status = 0;
-  std::string
-      end;  ///< stop, tool_calls, length, timeout; an error's code; client_gone; empty: an answer that isn't generated
+  /// stop, tool_calls, length, timeout; an error's code; client_gone; empty: an answer that isn't generated.
+  std::string end;
   std::optional<std::int64_t> prompt_tokens, cached_tokens, completion_tokens;
+  std::optional<double> image_seconds;                       ///< until its images were encoded; none: it has none
   std::optional<double> queue_seconds, first_token_seconds;  ///< the latter since the request was read
   double total_seconds = 0;
 };
 
 class RequestLog {
  public:
-  /// `path`: of a file that lines are added to; "-": standard output; empty: nothing is written. Throws std::runtime_error.
+  /// `path`: of a file that lines are added to; "-": standard output; empty: nothing is written. Throws
+  /// std::runtime_error.
   explicit RequestLog(const std::string& path);
   ~RequestLog();
   RequestLog(const RequestLog&) = delete;

@@ -25,23 +25,23 @@ class KeyQuota {
   KeyQuota& operator=(const KeyQuota&) = delete;
 
   /// One of them. Its room is given back when this ends.
-  class Place {
+  class Permit {
    public:
-    Place(Place&& other) noexcept : quota_(std::exchange(other.quota_, nullptr)), key_(std::move(other.key_)) {}
-    Place& operator=(Place&&) = delete;
-    ~Place() {
+    Permit(Permit&& other) noexcept : quota_(std::exchange(other.quota_, nullptr)), key_(std::move(other.key_)) {}
+    Permit& operator=(Permit&&) = delete;
+    ~Permit() {
       if (quota_ != nullptr) quota_->give_back(key_);
     }
 
    private:
     friend class KeyQuota;
-    Place(KeyQuota& quota, std::string key) noexcept : quota_(&quota), key_(std::move(key)) {}
+    Permit(KeyQuota& quota, std::string key) noexcept : quota_(&quota), key_(std::move(key)) {}
     KeyQuota* quota_;
     std::string key_;
   };
 
   /// `key`: HttpRequest::tenant. None: there is no room.
-  std::optional<Place> take(const std::string& key) {
+  std::optional<Permit> take(const std::string& key) {
     COPPICE_ASSERT(io_thread_.mine());
     const auto known = of_key_.find(key);
     const std::size_t of_key = known == of_key_.end() ? 0 : known->second;
@@ -49,7 +49,7 @@ class KeyQuota {
     std::string own = key;
     ++of_key_[key];
     ++used_;
-    return Place(*this, std::move(own));
+    return Permit(*this, std::move(own));
   }
   std::size_t used() const { return used_; }
 

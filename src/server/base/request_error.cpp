@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "port/zero_bytes.h"
+
 namespace coppice::server {
 
 namespace {
@@ -22,13 +24,8 @@ std::string without_middle(const std::string& text) {
 
 }  // namespace
 
-std::string without_zeros(std::string text) {
-  for (std::size_t at = 0; (at = text.find('\0', at)) != text.npos;) text.replace(at, 1, "\\u0000");
-  return text;
-}
-
 RequestError::RequestError(int status, const std::string& message, std::string field, std::string code, Kind kind)
-    : std::runtime_error(without_middle(without_zeros(message))),
+    : std::runtime_error(without_middle(port::without_zeros(message))),
       status_(status),
       kind_(kind),
       field_(std::move(field)),

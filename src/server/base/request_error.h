@@ -2,7 +2,7 @@
 //
 // Its message may quote what a client sent, of any size: a long one loses its middle.
 //
-// A value. Thrown by parsing and by handlers, caught in one place (api.cpp).
+// A value, for any thread. Thrown by parsing and by handlers, caught in one place (server/api/api.cpp).
 #pragma once
 
 #include <cstdint>
@@ -13,33 +13,33 @@
 
 namespace coppice::server {
 
-/// With zero bytes spelled, as a name may have them: an exception's what() would end there.
-std::string without_zeros(std::string text);
-
 class RequestError : public std::runtime_error {
  public:
   enum class Kind : std::uint8_t {
     kInvalid,      ///< the client's fault: asking again won't help
     kUnavailable,  ///< not now: loading, draining, no room
-    kRateLimited,
-    kServer,  ///< the server's fault
+    kRateLimited,  ///< too much is asked at once: later it works
+    kServer,       ///< the server's fault
   };
 
-  /// `status`: HTTP's. `field`: of the request, as the client calls it; empty: none. `code`: for programs; empty: none.
+  /// `status`: HTTP's, 400 to 599. `message`: a sentence for people. `field`: of the request, as the client calls it;
+  /// empty: none. `code`: for programs (docs/api.md, "Errors"); empty: none.
   RequestError(int status, const std::string& message, std::string field = "", std::string code = "",
                Kind kind = Kind::kInvalid);
+
+  // The usual ones. Of the first two the message goes on after the field's name: "must be a string".
 
   /// 400 for one field.
   static RequestError bad_field(const std::string& name, const std::string& message,
                                 const std::string& code = "invalid_value");
-  /// 400 for a field that this server doesn't have yet.
+  /// 400 for a field that this server doesn't have yet; an empty message says just that.
   static RequestError unsupported(const std::string& name, const std::string& message = "");
-  /// 503: loading, draining, stopped.
+  /// 503: loading, draining, stopped; worth asking again after 1 s.
   static RequestError unavailable(const std::string& message);
   static RequestError shutting_down();
   /// 500, 503, 504: not the client's fault.
   static RequestError server_error(int status, const std::string& message, const std::string& code = "");
-  /// 429.
+  /// 429, worth asking again after so many seconds.
   static RequestError queue_full(const std::string& message, int retry_after_s = 1);
 
   int status() const { return status_; }
@@ -55,7 +55,7 @@ class RequestError : public std::runtime_error {
   /// Of the request that it ends, as its reply's head has it; empty: not known.
   const std::string& request_id() const { return request_id_; }
   void set_request_id(std::string id) { request_id_ = std::move(id); }
-  /// When it is worth asking again.
+  /// Seconds until it is worth asking again; none: that is not known.
   std::optional<int> retry_after_s() const { return retry_after_s_; }
 
  private:

@@ -67,7 +67,8 @@ class Fetcher::Call {
     asio::io_context io(1);
     for (int i = 0; i < std::min<int>(kAtOnce, static_cast<int>(urls_.size())); ++i)
       asio::co_spawn(io, lane(), asio::detached);
-    // A search for a name can't be broken off, and the end of `io` would wait for it: others have their turns meanwhile.
+    // A search for a name can't be broken off, and the end of `io` would wait for it: others have their turns
+    // meanwhile.
     while (!io.stopped() && (!over_ || searches_ > 0)) {
       io.run_for(std::chrono::milliseconds(20));
       port::between_steps();

@@ -40,8 +40,8 @@ class Fetcher {
 
   /// The error says why there is none, and follows "the image".
   using File = std::expected<std::vector<std::uint8_t>, std::string>;
-  /// On this thread, which waits, and pauses between two looks for news where it works in turns (port/turn.h). `stop`: asked every some
-  /// milliseconds; true: what is not there yet never comes.
+  /// On this thread, which waits, and pauses between two looks for news where it works in turns (port/turn.h). `stop`:
+  /// asked every some milliseconds; true: what is not there yet never comes.
   std::vector<File> fetch(std::span<const std::string> urls, const std::function<bool()>& stop) const;
 
  private:

@@ -1,14 +1,15 @@
-// BodyBudget: the memory that bodies of requests may take, over all connections. A body is charged as its bytes arrive, not as
-// its head announces them, so an announcement takes nothing from others. The first bytes of each body have room of their own, so
-// small requests find some whatever the large ones take; of that room nobody gets more than half. Of the other nobody gets more than seven
-// times of what is left: so whoever comes finds some, however much a few take.
+// BodyBudget: the memory that bodies of requests may take, over all connections. A body is charged as its bytes arrive,
+// not as its head announces them, so an announcement takes nothing from others. The first bytes of each body have room
+// of their own, so small requests find some whatever the large ones take; of that room nobody gets more than half. Of
+// the other nobody gets more than seven times of what is left: so whoever comes finds some, however much a few take.
 //
 // Belongs to the io thread. Outlives its charges.
 //
 // Invariants
 //   1. used() is the sum of the charges.
-//   2. What the charges have beyond their first bytes is, together, at most the limit; their first bytes at most `small`, and those of
-//      one payer half of that. When a charge is raised beyond its first bytes, its payer's have kMostOfRest times of what is left at most.
+//   2. What the charges have beyond their first bytes is, together, at most the limit; their first bytes at most
+//      `small`, and those of one payer half of that. When a charge is raised beyond its first bytes, its payer's have
+//      kMostOfRest times of what is left at most.
 #pragma once
 
 #include <algorithm>

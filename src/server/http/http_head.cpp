@@ -28,7 +28,8 @@ std::string_view origin_form(std::string_view target) {
   return target;
 }
 
-/// Whether it is beyond doubt where the body ends (RFC 9112, 6.1 and 6.3): whoever sees another end would see other requests.
+/// Whether it is beyond doubt where the body ends (RFC 9112, 6.1 and 6.3): whoever sees another end would see other
+/// requests.
 bool has_clear_end(const http::request_header<>& head) {
   const auto [first, last] = head.equal_range(http::field::transfer_encoding);
   if (first == last) return true;

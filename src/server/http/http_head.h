@@ -15,7 +15,8 @@ namespace coppice::server {
 
 /// Of a request whose client names none.
 std::string new_request_id();
-/// What the client calls the request (X-Request-Id), if that is visible ASCII of 128 characters at most; else a new name.
+/// What the client calls the request (X-Request-Id), if that is visible ASCII of 128 characters at most; else a new
+/// name.
 std::string request_id(const boost::beast::http::request_header<>& head);
 
 /// HttpRequest's method. Of a request that isn't taken, too; empty: its first line was not read.

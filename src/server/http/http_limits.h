@@ -1,6 +1,7 @@
 // What a client may take of the server: for the command line and for connections.
 //
-// A new limit: here; who heeds it: http_server.cpp, http_session.cpp or timed_socket.h; if operators may set it, cli/serve_options.cpp.
+// A new limit: here; who heeds it: http_server.cpp, http_session.cpp or timed_socket.h; if operators may set it,
+// cli/serve_options.cpp.
 #pragma once
 
 #include <algorithm>
@@ -20,9 +21,8 @@ struct HttpLimits {
   std::size_t small_body_bytes = std::size_t{64} << 10;  ///< of each body: free of the budget and of a least rate
   std::size_t max_replies_bytes = std::size_t{128}
                                   << 20;  ///< that clients haven't taken, but for small_body_bytes of each
-  std::size_t max_small_bytes = std::size_t{256}
-                                << 20;  ///< those first bytes of all bodies, and of all replies; of one key or
-                                        ///< address half of it
+  std::size_t max_small_bytes = std::size_t{256} << 20;  ///< those first bytes of all bodies, and of all replies; of
+                                                         ///< one key or address half of it
   std::size_t max_connections = 16384;
   double idle_seconds = 75;         ///< between requests of one connection
   double crowded_idle_seconds = 5;  ///< the same when most of max_connections are open
@@ -39,8 +39,8 @@ struct HttpLimits {
   /// Connections of one address that may wait for a request or its end. A proxy may bring everybody from one address.
   std::size_t most_waiting_of_address() const { return std::max(max_connections / 2, std::size_t{64}); }
 
-  /// For all bodies that are arriving or wait to be prepared, besides the first small_body_bytes of each: so a few large ones
-  /// cannot keep all others out.
+  /// For all bodies that are arriving or wait to be prepared, besides the first small_body_bytes of each: so a few
+  /// large ones cannot keep all others out.
   std::size_t body_budget() const { return std::max(max_bodies_bytes, 4 * max_body_bytes); }
 };
 

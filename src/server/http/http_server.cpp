@@ -130,7 +130,7 @@ void HttpServer::take(tcp::socket socket) try {
         delete ended;
       });
   sessions_.insert(session.get());
-  give_up(waiting_.one_too_many(session->place(), limits_.most_waiting_of_address(),
+  give_up(waiting_.one_too_many(session->waiting(), limits_.most_waiting_of_address(),
                                 HttpSession::Clock::now() - kHeadTime));
   if (finishing_) session->finish();
   asio::co_spawn(io_, serve(session, welcome), kRethrow);

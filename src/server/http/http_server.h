@@ -4,10 +4,11 @@
 //
 // Invariants
 //   1. `sessions_` holds exactly the sessions that live; each is owned by its coroutine, serve().
-//   2. At most limits.max_connections of them serve. When there are as many, a new one takes the place of the one that has owed
-//      the head of a request for longest. Else a few more are told that there are too many; all others are closed at once.
-//   3. Bodies that are not prepared yet take at most limits.body_budget() bytes together, besides limits.small_body_bytes
-//      each. A client that sends more gets a 503.
+//   2. At most limits.max_connections of them serve. When there are as many, a new one takes the place of the one that
+//      has owed the head of a request for longest. Else a few more are told that there are too many; all others are
+//      closed at once.
+//   3. Bodies that are not prepared yet take at most limits.body_budget() bytes together, besides
+//      limits.small_body_bytes each. A client that sends more gets a 503.
 //   4. What clients have not taken of their replies has at most limits.max_replies_bytes together, besides the first
 //      limits.small_body_bytes of each. Where there is no room for a reply its client gets a 503, or its stream ends.
 #pragma once
@@ -43,8 +44,9 @@ class HttpServer {
   HttpServer(boost::asio::io_context& io, HttpLimits limits, HttpHandler& handler);
   ~HttpServer();
 
-  /// Binds and listens on each address of the host ("[::1]" is one, too); connections wait until start(). Port 0 picks a free one, the
-  /// same for all. An address that this machine lacks is left out while another is there. Throws ListenError.
+  /// Binds and listens on each address of the host ("[::1]" is one, too); connections wait until start(). Port 0 picks
+  /// a free one, the same for all. An address that this machine lacks is left out while another is there. Throws
+  /// ListenError.
   void listen(const std::string& host, std::uint16_t port);
   std::uint16_t port() const;
 

@@ -54,7 +54,7 @@ HttpSession::HttpSession(asio::ip::tcp::socket socket, const HttpLimits& limits,
       limits_(limits),
       bodies_(shared.bodies),
       replies_(shared.replies),
-      place_(shared.waiting, *this, remote_address(socket_.socket())),
+      waiting_(shared.waiting, *this, remote_address(socket_.socket())),
       handler_(handler),
       // A head that is too long, or a chunk's, must not fill the memory before anybody sees its end.
       buffer_(std::max(limits.max_header_bytes, kMaxPipelined) + kReadBytes) {
@@ -91,7 +91,7 @@ asio::awaitable<void> HttpSession::turn_away(RequestError error) {
 
 asio::awaitable<bool> HttpSession::serve_one() {
   head_only_ = false;
-  payer_ = place_.address();
+  payer_ = waiting_.address();
   method_.clear();
   path_.clear();
   fields_.clear();
@@ -99,7 +99,7 @@ asio::awaitable<bool> HttpSession::serve_one() {
   skip_empty_lines();
   if (buffer_.size() == 0 && !co_await wait_for_request()) co_return false;
   busy_ = true;
-  place_.owe_head();
+  waiting_.owe_head();
   fresh_ = false;
   begun_ = streaming_ = complete_ = false;
   reserved_.reset();
@@ -113,7 +113,7 @@ asio::awaitable<bool> HttpSession::serve_one() {
     co_return false;
   }
 
-  place_.leave();
+  waiting_.leave();
   using namespace asio::experimental::awaitable_operators;
   co_await (respond(*request) || watch());
   reserved_.reset();
@@ -159,7 +159,7 @@ asio::awaitable<std::expected<HttpRequest, std::optional<RequestError>>> HttpSes
     request.id = id_;
     handler_.admit(request);
     if (!request.tenant.empty()) payer_ = request.tenant;
-    place_.wait();
+    waiting_.wait();
     fields_ = std::move(request.reply_fields);
   } catch (const RequestError& e) {
     fields_ = std::move(request.reply_fields);
@@ -350,7 +350,7 @@ void HttpSession::skip_empty_lines() {
 void HttpSession::rest() {
   busy_ = false;
   idle_since_ = Clock::now();
-  if (!fresh_) place_.wait();
+  if (!fresh_) waiting_.wait();
 }
 
 double HttpSession::idle_seconds(Clock::time_point now) const {
@@ -367,7 +367,7 @@ void HttpSession::finish() {
 
 void HttpSession::close() {
   COPPICE_ASSERT(io_thread_.mine());
-  place_.leave();
+  waiting_.leave();
   error_code ignored;
   socket_.socket().close(ignored);
 }

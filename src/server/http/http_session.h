@@ -52,9 +52,9 @@ class HttpSession final : public ReplyWriter {
   double idle_seconds(Clock::time_point now) const;
   /// Ends what this connection waits for when it is overdue; called every now and then.
   void check_deadline(Clock::time_point now);
-  /// No further request on this connection. An idle one closes at once; a new one may still get its first request, which may be
-  /// on its way. A request that is not complete must be so within limits.last_request_seconds, from now or from its first
-  /// byte.
+  /// No further request on this connection. An idle one closes at once; a new one may still get its first request,
+  /// which may be on its way. A request that is not complete must be so within limits.last_request_seconds, from now or
+  /// from its first byte.
   void finish();
   /// Is a request arriving or being answered?
   bool busy() const { return busy_; }
@@ -62,7 +62,7 @@ class HttpSession final : public ReplyWriter {
   bool lingering() const { return lingering_; }
   /// Closes at once.
   void close();
-  const WaitingList::Place& place() const { return place_; }
+  const WaitingList::Entry& waiting() const { return waiting_; }
 
   boost::asio::awaitable<void> send(Reply reply) override;
   void reserve(std::size_t bytes) override;
@@ -100,7 +100,7 @@ class HttpSession final : public ReplyWriter {
   const HttpLimits& limits_;
   BodyBudget& bodies_;
   BodyBudget& replies_;
-  WaitingList::Place place_;
+  WaitingList::Entry waiting_;
   std::optional<BodyBudget::Charge> reserved_;  ///< of the reply in hand
   HttpHandler& handler_;
   boost::beast::flat_buffer buffer_;  ///< read, not parsed yet; has a largest size

@@ -1,5 +1,6 @@
 // For co_spawn: what a coroutine of the server throws that nobody waits for. It leaves the loop of the io thread as a
-// ServerFailure, which ends the process: it must not be lost, nor be taken for a connection's. Want of memory costs only that coroutine.
+// ServerFailure, which ends the process: it must not be lost, nor be taken for a connection's. Want of memory costs
+// only that coroutine.
 #pragma once
 
 #include <exception>

@@ -1,10 +1,10 @@
 // TimedSocket: a connected socket with a deadline for what it reads and writes.
 //
-// Belongs to the io thread. A stream as Boost.Beast wants it, so that Beast's composed reads keep to the deadline too. (Beast's
-// own tcp_stream closes the socket at a timeout: the client would not get its 408.)
+// Belongs to the io thread. A stream as Boost.Beast wants it, so that Beast's composed reads keep to the deadline too.
+// (Beast's own tcp_stream closes the socket at a timeout: the client would not get its 408.)
 //
-// Invariant: an operation ends at most one call of check() after the deadline. check() cancels what is under way. It cannot
-// cancel what is done and only not yet reported, but then the next operation fails at once.
+// Invariant: an operation ends at most one call of check() after the deadline. check() cancels what is under way. It
+// cannot cancel what is done and only not yet reported, but then the next operation fails at once.
 #pragma once
 
 #include <algorithm>

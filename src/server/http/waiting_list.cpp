@@ -19,12 +19,12 @@ std::string name_of(const boost::asio::ip::address& address) {
 
 }  // namespace
 
-WaitingList::Place::Place(WaitingList& list, HttpSession& session, const boost::asio::ip::address& address)
+WaitingList::Entry::Entry(WaitingList& list, HttpSession& session, const boost::asio::ip::address& address)
     : list_(list), session_(session), address_(name_of(address)) {
   enter(true);
 }
 
-void WaitingList::Place::enter(bool owes_head) {
+void WaitingList::Entry::enter(bool owes_head) {
   leave();
   since_ = Clock::now();
   auto& of_address = list_.by_address_[address_];
@@ -35,15 +35,15 @@ void WaitingList::Place::enter(bool owes_head) {
   owes_head_ = true;
 }
 
-void WaitingList::Place::owe_head() {
+void WaitingList::Entry::owe_head() {
   if (!owes_head_) enter(true);
 }
 
-void WaitingList::Place::wait() {
+void WaitingList::Entry::wait() {
   enter(false);
 }
 
-void WaitingList::Place::leave() {
+void WaitingList::Entry::leave() {
   COPPICE_ASSERT(list_.io_thread_.mine());
   if (owes_head_) list_.heads_.erase(of_heads_);
   if (waits_) {
@@ -59,11 +59,11 @@ HttpSession* WaitingList::longest_owing(Clock::time_point latest) const {
   return heads_.empty() || heads_.front()->since_ > latest ? nullptr : &heads_.front()->session_;
 }
 
-HttpSession* WaitingList::one_too_many(const Place& place, std::size_t most, Clock::time_point latest) const {
+HttpSession* WaitingList::one_too_many(const Entry& entry, std::size_t most, Clock::time_point latest) const {
   COPPICE_ASSERT(io_thread_.mine());
-  const auto found = by_address_.find(place.address_);
+  const auto found = by_address_.find(entry.address_);
   if (found == by_address_.end() || found->second.size() <= most) return nullptr;
-  Place& first = *found->second.front();
+  Entry& first = *found->second.front();
   return first.since_ > latest ? nullptr : &first.session_;
 }
 

@@ -1,9 +1,10 @@
-// WaitingList: the connections that nobody answers just now, by address, and among them those that owe the head of a request.
+// WaitingList: the connections that nobody answers just now, by address, and among them those that owe the head of a
+// request.
 //
 // Belongs to the io thread. Outlives its places.
 //
-// Invariant: a place that waits is in the list of its address; one that owes a head is also in the list of these. Both lists have the
-// longest waiting first.
+// Invariant: a entry that waits is in the list of its address; one that owes a head is also in the list of these. Both
+// lists have the longest waiting first.
 #pragma once
 
 #include <boost/asio/ip/address.hpp>
@@ -24,13 +25,13 @@ class WaitingList {
   using Clock = std::chrono::steady_clock;
 
   /// A connection's.
-  class Place {
+  class Entry {
    public:
     /// Waits for the head of the first request.
-    Place(WaitingList& list, HttpSession& session, const boost::asio::ip::address& address);
-    Place(const Place&) = delete;
-    Place& operator=(const Place&) = delete;
-    ~Place() { leave(); }
+    Entry(WaitingList& list, HttpSession& session, const boost::asio::ip::address& address);
+    Entry(const Entry&) = delete;
+    Entry& operator=(const Entry&) = delete;
+    ~Entry() { leave(); }
 
     /// From now on. One that owed a head already has done so since then.
     void owe_head();
@@ -50,18 +51,18 @@ class WaitingList {
     std::string address_;
     bool waits_ = false, owes_head_ = false;
     Clock::time_point since_;
-    std::list<Place*>::iterator of_address_, of_heads_;
+    std::list<Entry*>::iterator of_address_, of_heads_;
   };
 
   /// Who has owed a head for longest, from before `latest`; null: nobody.
   HttpSession* longest_owing(Clock::time_point latest) const;
   /// If over `most` of this one's address wait: who does so for longest, from before `latest`; else null.
-  HttpSession* one_too_many(const Place& place, std::size_t most, Clock::time_point latest) const;
+  HttpSession* one_too_many(const Entry& entry, std::size_t most, Clock::time_point latest) const;
 
  private:
   check::ThreadRole io_thread_;
-  std::unordered_map<std::string, std::list<Place*>> by_address_;
-  std::list<Place*> heads_;
+  std::unordered_map<std::string, std::list<Entry*>> by_address_;
+  std::list<Entry*> heads_;
 };
 
 }  // namespace coppice::server

@@ -1,5 +1,5 @@
-// While: a flag that is set for as long as this lives, in a coroutine's frame for as long as that runs. Where memory lacks for what asio
-// needs, a frame goes in the middle, without an exception in it.
+// While: a flag that is set for as long as this lives, in a coroutine's frame for as long as that runs. Where memory
+// lacks for what asio needs, a frame goes in the middle, without an exception in it.
 #pragma once
 
 namespace coppice::server {

@@ -16,7 +16,8 @@ engine::EventSink EventHub::sink() {
   };
 }
 
-/// Where memory for a longer queue is lacking, it waits: the io thread takes the queue soon, and into an empty one events go without.
+/// Where memory for a longer queue is lacking, it waits: the io thread takes the queue soon, and into an empty one
+/// events go without.
 bool EventHub::Shared::push(std::vector<engine::Event>&& events) {
   constexpr std::chrono::milliseconds kSoon{1};
   while (true) {

@@ -7,7 +7,8 @@
 // Invariants
 //   1. A drain is posted iff `queue` became non-empty since the last drain.
 //   2. No event is lost for want of memory without its listener being told.
-//   3. Events of requests that nobody listens to any more are dropped. on_report() hears their cache reports nevertheless.
+//   3. Events of requests that nobody listens to any more are dropped. on_report() hears their cache reports
+//      nevertheless.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -45,6 +46,7 @@ class EventHub {
   /// May outlive the hub; must not be called when the io_context is gone.
   engine::EventSink sink();
 
+  boost::asio::io_context& io() const { return shared_->io; }  ///< any thread
   void add(engine::RequestId id, EventListener& listener) { own().listeners.emplace(id, &listener); }
   void remove(engine::RequestId id) { own().listeners.erase(id); }
   std::size_t open() { return own().listeners.size(); }

@@ -1,5 +1,5 @@
-// GenerationRequest: what a client wants generated, in no API's words. Plain data, made by a Dialect (api/dialect.h).
-// Its terms are known until the reply's end; its texts go when they are tokenized.
+// GenerationRequest: what a client wants generated, in no API's words. Plain data, made by a Dialect
+// (server/api/base/dialect.h). Its terms are known until the reply's end; its texts go when they are tokenized.
 #pragma once
 
 #include <cstdint>
@@ -111,8 +111,8 @@ struct GenerationRequest : GenerationTerms {
   text::TurnEnd turn_end = text::TurnEnd::kOpenTurn;  ///< messages
   std::vector<PinMark> pins;                          ///< in the order of their places; only with one prompt
   bool add_special = true;                            ///< to texts: the model's beginning and end tokens
-  std::optional<std::int32_t>
-      keep_last;  ///< only so many of a prompt's last tokens, >= 1; 0: as many as the context holds
+  /// Only so many of a prompt's last tokens, >= 1; 0: as many as the context holds.
+  std::optional<std::int32_t> keep_last;
 
   std::optional<std::int32_t> thought_budget;  ///< messages: tokens that a sample may think; none, -1: no bound
   std::string thought_budget_field;            ///< what the client calls it

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <iterator>
 #include <utility>
+#include <variant>
 
 #include "check/assert.h"
 
@@ -20,9 +21,9 @@ RequestError unsatisfiable(const std::string& message) {
   return {400, message.empty() ? "No token may be drawn." : message, "", "unsatisfiable"};
 }
 
-RequestError refusal_error(const engine::Event& event, const std::string& input_field) {
-  const std::string& message = event.message;
-  switch (*event.refusal) {
+RequestError refusal_error(const engine::Refused& refused, const std::string& input_field) {
+  const std::string& message = refused.message;
+  switch (refused.why) {
     case engine::Refusal::kTooLong:
       return {400, message.empty() ? "The prompt is too long." : message, input_field, "context_length_exceeded"};
     case engine::Refusal::kTooManySamples:
@@ -33,7 +34,7 @@ RequestError refusal_error(const engine::Event& event, const std::string& input_
       return unsatisfiable(message);
     case engine::Refusal::kQueueFull:
       return RequestError::queue_full(message.empty() ? "The queue is full: try again later." : message,
-                                      std::max(1, static_cast<int>(std::ceil(event.retry_seconds))));
+                                      std::max(1, static_cast<int>(std::ceil(refused.retry_seconds))));
     case engine::Refusal::kShutdown:
       return RequestError::shutting_down();
     case engine::Refusal::kTimeout:
@@ -71,11 +72,11 @@ void Job::submit(engine::Request request) {
   COPPICE_ASSERT(io_thread_.mine());
   const engine::RequestId id = request.id;
   const int n = static_cast<int>(request.samples.size());
-  open_.emplace(id, Open{.first_choice = next_choice_,
-                         .n_choices = n,
-                         .index = reports_.size(),
-                         .scored = request.scoring.has_value(),
-                         .submitted = engine::Clock::now()});
+  unfinished_.emplace(id, Submitted{.first_choice = next_choice_,
+                                    .n_choices = n,
+                                    .index = reports_.size(),
+                                    .scored = request.scoring.has_value(),
+                                    .submitted = engine::Clock::now()});
   requests_.push_back(id);
   reports_.emplace_back();
   hub_.add(id, *this);
@@ -108,51 +109,76 @@ std::vector<Delta> Job::take() {
 
 void Job::on_event(engine::Event&& event) {
   COPPICE_ASSERT(io_thread_.mine());
-  const auto it = open_.find(event.request);
-  if (it == open_.end()) return;
-  if (event.report) reports_[it->second.index] = std::move(event.report);
-  const bool out_of_time = event.refusal == engine::Refusal::kTimeout;
-  if (out_of_time && first_token_ && !it->second.scored) {  // other choices have a text: this one's is empty
-    for (int i = 0; i < it->second.n_choices; ++i) {
-      add_piece(it->second.first_choice + i, {.finish = sampling::Finish::kTimeout});
-    }
-  } else if (event.refusal) {
-    refusal_ = event.refusal;
-    return fail(refusal_error(event, input_field_));
-  } else {
-    const auto finish = event.piece.finish;
-    if (finish == sampling::Finish::kError)
-      return fail(
-          RequestError::server_error(500, event.message.empty() ? "The model failed." : event.message, "model_failed"));
-    if (finish == sampling::Finish::kUnsatisfiable) return fail(unsatisfiable(event.message));
-    if (finish == sampling::Finish::kCancelled) return fail(RequestError::shutting_down());
-    if (event.piece.token >= 0 && !first_token_) first_token_ = engine::Clock::now();
-    if (event.progress) pending(it->second.first_choice).progress.push_back(*std::move(event.progress));
-    if (!event.prompt.empty()) add_prompt(it->second.first_choice, std::move(event.prompt));
-    if (!event.embedding.empty()) {
-      pending_bytes_ += event.embedding.size() * sizeof(float);
-      pending(it->second.first_choice).embedding = std::move(event.embedding);
-    }
-    const int choice = it->second.first_choice + event.sample;
-    const bool told = event.piece.token >= 0 && event.usage.prompt_tokens > 0;
-    add_piece(choice, std::move(event.piece));
-    if (told && pending_of_.contains(choice)) pending(choice).so_far = event.usage;
-  }
-  if (event.done) {
-    pending(it->second.first_choice + event.sample).usage = event.usage;
-    const double took = std::chrono::duration<double>(engine::Clock::now() - it->second.submitted).count();
-    const double waited = took - event.usage.prompt_seconds - event.usage.decode_seconds;
-    queue_seconds_ = std::max({queue_seconds_.value_or(0), waited, 0.0});
-    usage_.prompt_tokens += event.usage.prompt_tokens;
-    usage_.cached_tokens += event.usage.cached_tokens;
-    usage_.completion_tokens += event.usage.completion_tokens;
-    usage_.pins.insert(usage_.pins.end(), event.usage.pins.begin(), event.usage.pins.end());
+  const auto it = unfinished_.find(event.request);
+  if (it == unfinished_.end()) return;
+  const Submitted& request = it->second;
+  const auto* const sampled = std::get_if<engine::Sampled>(&event.news);
+  const int choice = request.first_choice + (sampled != nullptr ? sampled->sample : 0);
+  if (event.report) reports_[request.index] = std::move(event.report);
+  if (auto error = std::visit([&](auto&& news) { return add(request, std::move(news)); }, std::move(event.news)))
+    return fail(*std::move(error));
+  if (event.ended) {
+    add_usage(request, *event.ended);
+    pending(choice).usage = *std::move(event.ended);
     hub_.remove(event.request);
-    open_.erase(it);
+    unfinished_.erase(it);
   }
   if (pending_bytes_ > max_pending_bytes_)
     return fail(RequestError::server_error(503, "The client reads too slowly.", kSlowReader));
   if (!pending_.empty() || done()) notify();
+}
+
+std::optional<RequestError> Job::add(const Submitted& request, engine::Sampled&& news) {
+  const auto finish = news.piece.finish;
+  if (finish == sampling::Finish::kError)
+    return RequestError::server_error(500, news.message.empty() ? "The model failed." : news.message, "model_failed");
+  if (finish == sampling::Finish::kUnsatisfiable) return unsatisfiable(news.message);
+  if (finish == sampling::Finish::kCancelled) return RequestError::shutting_down();
+  if (news.piece.token >= 0 && !first_token_) first_token_ = engine::Clock::now();
+  const int choice = request.first_choice + news.sample;
+  add_piece(choice, std::move(news.piece));
+  if (news.so_far && pending_of_.contains(choice)) pending(choice).so_far = std::move(news.so_far);
+  return std::nullopt;
+}
+
+std::optional<RequestError> Job::add(const Submitted& request, engine::ScoredTokens&& news) {
+  auto& all = pending(request.first_choice).prompt;
+  for (const auto& token : news.tokens) pending_bytes_ += weight(token.entry);
+  all.insert(all.end(), std::make_move_iterator(news.tokens.begin()), std::make_move_iterator(news.tokens.end()));
+  return std::nullopt;
+}
+
+std::optional<RequestError> Job::add(const Submitted& request, engine::Embedding&& news) {
+  pending_bytes_ += news.values.size() * sizeof(float);
+  pending(request.first_choice).embedding = std::move(news.values);
+  return std::nullopt;
+}
+
+std::optional<RequestError> Job::add(const Submitted& request, engine::Progress&& news) {
+  pending(request.first_choice).progress.push_back(std::move(news));
+  return std::nullopt;
+}
+
+std::optional<RequestError> Job::add(const Submitted& request, engine::Refused&& news) {
+  // Other choices have a text: this one's is empty.
+  if (news.why == engine::Refusal::kTimeout && first_token_ && !request.scored) {
+    for (int i = 0; i < request.n_choices; ++i)
+      add_piece(request.first_choice + i, {.finish = sampling::Finish::kTimeout});
+    return std::nullopt;
+  }
+  refusal_ = news.why;
+  return refusal_error(news, input_field_);
+}
+
+/// Of a request that has just ended.
+void Job::add_usage(const Submitted& request, const engine::Usage& usage) {
+  const double took = std::chrono::duration<double>(engine::Clock::now() - request.submitted).count();
+  const double waited = took - usage.prompt_seconds - usage.decode_seconds;
+  queue_seconds_ = std::max({queue_seconds_.value_or(0), waited, 0.0});
+  usage_.prompt_tokens += usage.prompt_tokens;
+  usage_.cached_tokens += usage.cached_tokens;
+  usage_.completion_tokens += usage.completion_tokens;
+  usage_.pins.insert(usage_.pins.end(), usage.pins.begin(), usage.pins.end());
 }
 
 void Job::on_no_memory(engine::RequestId) noexcept {
@@ -169,12 +195,6 @@ Delta& Job::pending(int choice) {
   const auto [it, fresh] = pending_of_.try_emplace(choice, pending_.size());
   if (fresh) pending_.push_back({.choice = choice});
   return pending_[it->second];
-}
-
-void Job::add_prompt(int choice, std::vector<sampling::PromptToken>&& tokens) {
-  auto& all = pending(choice).prompt;
-  for (const auto& token : tokens) pending_bytes_ += weight(token.entry);
-  all.insert(all.end(), std::make_move_iterator(tokens.begin()), std::make_move_iterator(tokens.end()));
 }
 
 void Job::add_piece(int choice, sampling::Piece&& piece) {
@@ -198,8 +218,8 @@ void Job::add_piece(int choice, sampling::Piece&& piece) {
   delta.logprobs.insert(delta.logprobs.end(), std::make_move_iterator(piece.logprobs.begin()),
                         std::make_move_iterator(piece.logprobs.end()));
   if (piece.finish) {
-    delta.finish = finish_ = piece.finish;
-    delta.stop = std::move(piece.stop);
+    finish_ = piece.finish;
+    delta.end = ChoiceEnd{.finish = *piece.finish, .stop = std::move(piece.stop)};
   }
 }
 
@@ -210,11 +230,11 @@ void Job::fail(RequestError&& error) {
 }
 
 void Job::cancel_open() noexcept {
-  for (const auto& [id, open] : open_) {
+  for (const auto& [id, request] : unfinished_) {
     hub_.remove(id);
     model_.cancel(id);
   }
-  open_.clear();
+  unfinished_.clear();
 }
 
 }  // namespace coppice::server

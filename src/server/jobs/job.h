@@ -1,11 +1,12 @@
-// Job: all engine requests behind one client's request (one per prompt, n samples each), and their news since the last look.
+// Job: all engine requests behind one client's request (one per prompt, n samples each), and their news since the last
+// look.
 //
-// Belongs to the io thread. Its destructor cancels what is unfinished: when a client goes away, the coroutine that owns the job is
-// destroyed.
+// Belongs to the io thread. Its destructor cancels what is unfinished: when a client goes away, the coroutine that owns
+// the job is destroyed.
 //
 // Invariants
-//   1. Untaken pieces of one choice are merged into one delta, in order: a slow reader costs memory by its text, not by its
-//      tokens, and delays nobody.
+//   1. Untaken pieces of one choice are merged into one delta, in order: a slow reader costs memory by its text, not by
+//      its tokens, and delays nobody.
 //   2. Untaken deltas weigh at most `max_pending_bytes`; beyond it the job is cancelled and error() says so.
 //   3. done() iff every request had its last event, or error() is set.
 #pragma once
@@ -48,7 +49,7 @@ class Job final : public EventListener {
   boost::asio::awaitable<bool> wait(engine::Clock::duration limit = engine::Clock::duration::max());
   std::vector<Delta> take();
 
-  bool done() const { return error_.has_value() || open_.empty(); }
+  bool done() const { return error_.has_value() || unfinished_.empty(); }
   const std::optional<RequestError>& error() const { return error_; }
   /// Why the engine refused one of the requests, if that is what ended the job.
   const std::optional<engine::Refusal>& refusal() const { return refusal_; }
@@ -59,10 +60,11 @@ class Job final : public EventListener {
   const std::optional<sampling::Finish>& finish() const { return finish_; }
   /// Seconds in the engine's queue: of the request that waited longest, of those that are done. None: none is.
   const std::optional<double>& queue_seconds() const { return queue_seconds_; }
-  const engine::Usage& usage() const { return usage_; }  ///< summed; complete when done()
+  /// Tokens and pins of all prompts; its seconds and loaded_tokens stay 0. Complete when done().
+  const engine::Usage& usage() const { return usage_; }
   int n_choices() const { return next_choice_; }
-  /// One for each request, in the order of submit(), null where none was asked for or time ran out in the queue; complete when
-  /// done() without error().
+  /// One for each request, in the order of submit(), null where none was asked for or time ran out in the queue;
+  /// complete when done() without error().
   const std::vector<std::shared_ptr<const engine::CacheReport>>& reports() const { return reports_; }
 
   void on_event(engine::Event&& event) override;
@@ -71,8 +73,20 @@ class Job final : public EventListener {
 
  private:
   Delta& pending(int choice);
+  struct Submitted {
+    int first_choice = 0, n_choices = 0;
+    std::size_t index = 0;  ///< of its report
+    bool scored = false;    ///< its prompt is
+    engine::Clock::time_point submitted;
+  };
+  /// Takes a request's news. An error ends the job.
+  std::optional<RequestError> add(const Submitted& request, engine::Sampled&& news);
+  std::optional<RequestError> add(const Submitted& request, engine::ScoredTokens&& news);
+  std::optional<RequestError> add(const Submitted& request, engine::Embedding&& news);
+  std::optional<RequestError> add(const Submitted& request, engine::Progress&& news);
+  std::optional<RequestError> add(const Submitted& request, engine::Refused&& news);
   void add_piece(int choice, sampling::Piece&& piece);
-  void add_prompt(int choice, std::vector<sampling::PromptToken>&& tokens);
+  void add_usage(const Submitted& request, const engine::Usage& usage);
   void fail(RequestError&& error);
   void cancel_open() noexcept;
   void notify() { news_.cancel(); }
@@ -83,13 +97,7 @@ class Job final : public EventListener {
   boost::asio::steady_timer news_;  ///< cancelled to wake wait()
   std::size_t max_pending_bytes_;
   std::string input_field_;
-  struct Open {
-    int first_choice = 0, n_choices = 0;
-    std::size_t index = 0;  ///< of its report
-    bool scored = false;    ///< its prompt is
-    engine::Clock::time_point submitted;
-  };
-  std::unordered_map<engine::RequestId, Open> open_;
+  std::unordered_map<engine::RequestId, Submitted> unfinished_;
   std::vector<engine::RequestId> requests_;
   std::vector<std::shared_ptr<const engine::CacheReport>> reports_;
   int next_choice_ = 0;

@@ -56,11 +56,12 @@ class Model {
   virtual ~Model() = default;
   virtual const ModelFacts& facts() const = 0;
 
-  /// A text of more than `most` tokens need not be read to its end: the result is then more than `most` of its first tokens.
+  /// A text of more than `most` tokens need not be read to its end: the result is then more than `most` of its first
+  /// tokens.
   virtual std::vector<kv::Token> tokenize(const text::MarkedView& text, bool add_special, bool parse_special,
                                           std::size_t most) const = 0;
-  /// The same for a prompt, with special tokens added and parsed. Tokens of its text may be remembered for prompts with the
-  /// same salt, at the cost of `payer`, a key.
+  /// The same for a prompt, with special tokens added and parsed. Tokens of its text may be remembered for prompts with
+  /// the same salt, at the cost of `payer`, a key.
   virtual std::vector<kv::Token> prompt_tokens(const text::MarkedView& text, std::string_view cache_salt,
                                                const std::string& payer, std::size_t most) const = 0;
   /// Joined bytes, not always valid UTF-8. special: show special tokens too.
@@ -85,9 +86,9 @@ class Model {
   virtual engine::RequestId next_id() = 0;
   virtual void submit(engine::Request request) = 0;
   virtual void cancel(engine::RequestId id) noexcept = 0;
-  // The answers come through the sink, too. False: too many wait for theirs. cancel() drops what isn't begun.
-  virtual bool ask(engine::Question question) = 0;
-  virtual bool ask(engine::PrefixCommand command) = 0;
+  // As Engine's ask(); false: too many wait for answers.
+  virtual bool ask(engine::Question question, engine::Reply<engine::View> reply) = 0;
+  virtual bool ask(engine::PrefixCommand order, engine::Reply<engine::PrefixAnswer> reply) = 0;
   virtual engine::Snapshot snapshot() const = 0;
   /// What is cached is to outlive it, if there is a place for that: Engine::settle().
   virtual void settle(engine::Clock::time_point until) = 0;

@@ -22,12 +22,12 @@ std::string ParsedAnswer::delta(Delta&& delta) {
   const std::string text = std::exchange(delta.text, {});
   bytes_ += text.size();
   add(choice.reader.push(text), delta);
-  if (delta.finish) add(choice.reader.finish(), delta);
+  if (delta.end) add(choice.reader.finish(), delta);
   choice.thoughts.read(delta.reasoning, !delta.text.empty() || !delta.calls.empty());
   choice.calls |= !delta.calls.empty();
-  if (delta.finish) {
-    delta.reasoning_tokens = choice.thoughts.tokens();
-    calls_ = choice.calls && !delta.cut_call;
+  if (delta.end) {
+    delta.end->reasoning_tokens = choice.thoughts.tokens();
+    calls_ = choice.calls && !delta.end->cut_call;
   }
   return answer_->delta(std::move(delta));
 }
@@ -35,7 +35,7 @@ std::string ParsedAnswer::delta(Delta&& delta) {
 void ParsedAnswer::add(text::AnswerParts&& parts, Delta& to) {
   to.text += parts.content;
   to.reasoning += parts.reasoning;
-  to.cut_call |= parts.cut;
+  if (to.end) to.end->cut_call |= parts.cut;
   for (text::CallPart& part : parts.calls) {
     CallDelta& call = to.calls.emplace_back();
     call.index = part.index;
@@ -45,8 +45,8 @@ void ParsedAnswer::add(text::AnswerParts&& parts, Delta& to) {
   }
 }
 
-/// The model's own, unless it is a bare number (a place in its turn, which the next turn's calls have, too) or another call of the
-/// choice has it: its result would answer either.
+/// The model's own, unless it is a bare number (a place in its turn, which the next turn's calls have, too) or another
+/// call of the choice has it: its result would answer either.
 std::string ParsedAnswer::id_of(const text::CallPart& part, int choice) {
   std::set<std::string>& taken = choices_.at(static_cast<std::size_t>(choice)).ids;
   const bool named = part.id.find_first_not_of("0123456789") != std::string::npos;

@@ -1,5 +1,5 @@
-// ParsedAnswer: an answer whose text may hold reasoning and calls of tools. It reads them and passes them on to the answer in the
-// client's API.
+// ParsedAnswer: an answer whose text may hold reasoning and calls of tools. It reads them and passes them on to the
+// answer in the client's API.
 //
 // Not thread safe.
 #pragma once

@@ -43,7 +43,8 @@ std::size_t bytes_of(const Prompt& prompt) {
 /// Most take less. Those that take more wait on another thread, for each other only.
 constexpr double kQuickCompileSeconds = 0.1;
 
-/// Null: none, which the constraint allows. Throws WorkError if `seconds` of CPU time were not enough, and more are allowed.
+/// Null: none, which the constraint allows. Throws WorkError if `seconds` of CPU time were not enough, and more are
+/// allowed.
 std::shared_ptr<const grammar::Grammar> compiled(const Model& model, const grammar::Constraint& constraint,
                                                  double seconds) {
   try {
@@ -196,8 +197,8 @@ void Preparation::add_text_params() {
   }
 }
 
-/// The grammar holds for what follows the reasoning, which the model may leave out. Where no single token begins it, there is
-/// none: what comes first would else be text that the grammar doesn't hold.
+/// The grammar holds for what follows the reasoning, which the model may leave out. Where no single token begins it,
+/// there is none: what comes first would else be text that the grammar doesn't hold.
 void Preparation::begin_behind(const text::ThoughtTags& thoughts, grammar::Constraint& constraint) const {
   if (thoughts.end.empty()) return;
   if (!thoughts.open) {
@@ -212,8 +213,8 @@ text::ToolPrompt Preparation::render(std::vector<Message> messages, const Tools&
   return chat_text(model_, std::move(messages), end, tools, asked_.input_field);
 }
 
-/// Two chats that go on differently have it in common: so templates that say more of a last message, or nothing of a system
-/// message alone, don't matter, nor does what the tokenizer makes of the border.
+/// Two chats that go on differently have it in common: so templates that say more of a last message, or nothing of a
+/// system message alone, don't matter, nor does what the tokenizer makes of the border.
 kv::Text Preparation::beginning() const {
   const Message& last = asked_.messages.back();
   const char* next = !last.calls.empty() ? "tool" : last.role == "user" ? "assistant" : "user";
@@ -262,7 +263,8 @@ void Preparation::bound_thoughts(const text::ThoughtBounds& thoughts) {
   for (const std::string& way : thoughts.ways) asked_.sampling.thoughts.ways.push_back(tokens(way));
 }
 
-/// What the template makes of a chat decides on sampling, too: stop strings, the grammar of calls, where a grammar begins.
+/// What the template makes of a chat decides on sampling, too: stop strings, the grammar of calls, where a grammar
+/// begins.
 void Preparation::render_chat() {
   asked_.tools.forms = asked_.grammar.has_value();
   text::ToolPrompt chat =
@@ -316,6 +318,7 @@ bool Preparation::step() {
             .emplace_back(whole ? *text : text_of(unfinished_.empty() ? request.prompt.view() : unfinished_.back()))
             .size();
   }
+  pictures_.take_kept();  // they don't wait until the encoder is done with others
   return true;
 }
 
@@ -327,8 +330,8 @@ Prepared Preparation::take() {
   return std::move(prepared_);
 }
 
-/// Names of special tokens count as these where no mark says otherwise: whoever brings a chat template of their own writes them
-/// into the prompt (llama-server and vLLM do the same).
+/// Names of special tokens count as these where no mark says otherwise: whoever brings a chat template of their own
+/// writes them into the prompt (llama-server and vLLM do the same).
 Tokens Preparation::tokens_of(const text::MarkedView& text, bool first) const {
   const auto tokenize = [&](std::size_t most) {
     return first && asked_.add_special ? model_.prompt_tokens(text, asked_.cache_salt, asked_.pin_payer, most)

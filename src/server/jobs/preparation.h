@@ -1,9 +1,9 @@
 // Preparation: from a GenerationRequest to engine requests: checks, renders the chat template, tokenizes.
 //
-// It changes nothing but what the model keeps: its next id, and the tokens of prompts' pieces. The server runs it on a worker:
-// even a small chat may wait long for the template, which renders one chat at a time, and on the io thread that would hold up
-// everybody's streams. A text is read only as far as the context goes, and many prompts are prepared in steps, so that others'
-// turns on a worker come soon.
+// It changes nothing but what the model keeps: its next id, and the tokens of prompts' pieces. The server runs it on a
+// worker: even a small chat may wait long for the template, which renders one chat at a time, and on the io thread that
+// would hold up everybody's streams. A text is read only as far as the context goes, and many prompts are prepared in
+// steps, so that others' turns on a worker come soon.
 #pragma once
 
 #include <cstddef>
@@ -43,9 +43,9 @@ class Preparation {
   /// The model outlives it. Throws RequestError.
   Preparation(Model& model, GenerationRequest request);
 
-  /// Looks at a picture, or tokenizes prompts until there were kStepBytes of them. Returns true if it was the last step; none may follow
-  /// it, nor one that throws. Throws RequestError.
-  /// REQUIRES: !wants_grammar(), no missing pictures, and !wants_looks() where nothing may be decoded.
+  /// Looks at a picture, or tokenizes prompts until there were kStepBytes of them. Returns true if it was the last
+  /// step; none may follow it, nor one that throws. Throws RequestError. REQUIRES: !wants_grammar(), no missing
+  /// pictures, and !wants_looks() where nothing may be decoded.
   bool step();
 
   /// Must be held before step() is called (vision/fetched_files.h), by the owner that pictures_owner() names.
@@ -57,15 +57,15 @@ class Preparation {
   /// Decodes a picture: up to a second or so. Throws RequestError. REQUIRES: no missing pictures.
   bool look() { return pictures_.look(); }
 
-  /// encode() must be called behind the last step, until it returns true.
+  /// encode() must be called behind the last step, until it returns true. Not wanted where all rows are kept.
   bool wants_rows() const { return !pictures_.encoded(); }
   /// Encodes some rows of a picture: seconds of the encoder's thread. Throws RequestError.
   bool encode() { return pictures_.encode(); }
 
   /// compile_grammar() must be called first. Not wanted where the grammar was compiled before.
   bool wants_grammar() const { return asked_.grammar.has_value(); }
-  /// `quickly`: it takes kQuickCompileSeconds of CPU time at most, and if that isn't enough the grammar is wanted still. Else it may take
-  /// seconds. Throws RequestError.
+  /// `quickly`: it takes kQuickCompileSeconds of CPU time at most, and if that isn't enough the grammar is wanted
+  /// still. Else it may take seconds. Throws RequestError.
   void compile_grammar(bool quickly = false);
 
   /// REQUIRES: step() returned true, and !wants_rows().

@@ -111,13 +111,29 @@ const vision::Picture& PromptPictures::picture(const File& file) const {
   return *placed_[named->second].picture;
 }
 
+/// Of the next one. REQUIRES: !encoded()
+vision::Encoding& PromptPictures::encoding() {
+  const Placed& next = placed_[n_encoded_];
+  if (!encoding_) encoding_.emplace(*pictures_, next.bytes(), next.file->detail, next.picture, owner_, payer_);
+  return *encoding_;
+}
+
+bool PromptPictures::take_kept() {
+  while (!encoded() && encoding().take_kept()) end_encoding();
+  return encoded();
+}
+
 bool PromptPictures::encode() {
   if (encoded()) return true;
+  const auto done = encoding().step();
+  if (!done) throw refused(*placed_[n_encoded_].file, done.error());
+  if (*done) end_encoding();
+  return encoded();
+}
+
+/// REQUIRES: it has all rows.
+void PromptPictures::end_encoding() {
   Placed& next = placed_[n_encoded_];
-  if (!encoding_) encoding_.emplace(*pictures_, next.bytes(), next.file->detail, next.picture, owner_, payer_);
-  const auto done = encoding_->step();
-  if (!done) throw refused(*next.file, done.error());
-  if (!*done) return false;
   auto rows = encoding_->rows().begin();
   for (const auto& part : next.picture->parts)
     if (const auto* piece = std::get_if<vision::Piece>(&part))
@@ -125,7 +141,6 @@ bool PromptPictures::encode() {
   encoding_.reset();
   next.wish.reset();
   ++n_encoded_;
-  return encoded();
 }
 
 void PromptPictures::check_all_in(std::string_view text) const {

@@ -1,7 +1,7 @@
 // PromptPictures: the pictures of one request, from what a client sent to symbols of its prompt, and to their rows.
 //
-// In a chat's text each picture is a marker, a name that nobody can guess: no text of a client becomes a picture. What a template does to
-// it, it does to a word.
+// In a chat's text each picture is a marker, a name that nobody can guess: no text of a client becomes a picture. What
+// a template does to it, it does to a word.
 //
 // Thread safety: none; one thread at a time.
 #pragma once
@@ -47,8 +47,8 @@ class PromptPictures {
  public:
   using File = std::shared_ptr<const PictureFile>;
 
-  /// `pictures`: null: there is no projector; then there are no files. What it refers to outlives it. `payer`: whose room is taken by what
-  /// is kept of them.
+  /// `pictures`: null: there is no projector; then there are no files. What it refers to outlives it. `payer`: whose
+  /// room is taken by what is kept of them.
   PromptPictures(vision::Pictures* pictures, std::string owner, std::string payer = {})
       : pictures_(pictures), owner_(std::move(owner)), payer_(std::move(payer)) {}
 
@@ -74,9 +74,11 @@ class PromptPictures {
   /// REQUIRES: looked(), and it was added.
   const vision::Picture& picture(const File& file) const;
 
-  /// Encodes a stretch of rows of one of them, where they aren't kept: on the encoder's thread. True: all are there. Throws RequestError.
-  /// REQUIRES: looked().
+  /// Encodes a stretch of rows of one of them, where they aren't kept: on the encoder's thread. True: all are there.
+  /// Throws RequestError. REQUIRES: looked().
   bool encode();
+  /// Takes rows that are kept, which takes no time. True: all are there. REQUIRES: looked().
+  bool take_kept();
   bool encoded() const { return n_encoded_ == placed_.size(); }
 
   /// Throws RequestError if a template has left one out.
@@ -89,6 +91,9 @@ class PromptPictures {
   engine::Prompt prompt(kv::TextView text) const;
 
  private:
+  vision::Encoding& encoding();
+  void end_encoding();
+
   struct Placed {
     File file;
     vision::FetchedFiles::File fetched = nullptr;

@@ -16,11 +16,12 @@
 
 namespace coppice::server {
 
-/// Refuses more tokens than the context holds. Of what is only asked about, not generated from: it leaves no room for an answer.
+/// Refuses more tokens than the context holds. Of what is only asked about, not generated from: it leaves no room for
+/// an answer.
 void check_count(const ModelFacts& facts, std::size_t count, const std::string& field);
 
-/// Refuses a prompt without tokens, or one that doesn't fit, or leaves no room for an answer where one is wanted. As the engine
-/// does (Scheduler::objection()).
+/// Refuses a prompt without tokens, or one that doesn't fit, or leaves no room for an answer where one is wanted. As
+/// the engine does (Scheduler::objection()).
 void check_prompt(const ModelFacts& facts, kv::TextView prompt, const std::string& field, bool answers);
 
 /// How many contexts long a text may be: of what is only counted, as long as a body can be.
@@ -30,16 +31,17 @@ inline constexpr int kAnyLength = 0;
 text::ToolPrompt chat_text(const Model& model, std::vector<Message> messages, text::TurnEnd end, const Tools& tools,
                            const std::string& field, int times = 1);
 
-/// `tokenize`: called with the most tokens that are wanted, as Model::tokenize(). `times`: so many contexts long the text may be,
-/// or kAnyLength. What is a little too long is counted all the same, since clients want to know by how much.
+/// `tokenize`: called with the most tokens that are wanted, as Model::tokenize(). `times`: so many contexts long the
+/// text may be, or kAnyLength. What is a little too long is counted all the same, since clients want to know by how
+/// much.
 std::vector<kv::Token> text_tokens(const ModelFacts& facts, std::string_view text, const std::string& field,
                                    const std::function<std::vector<kv::Token>(std::size_t)>& tokenize, int times = 1);
 
 /// Of a part of a prompt, the first one or not, as Model::tokenize().
 using Tokenize = std::function<std::vector<kv::Token>(const text::MarkedView& part, bool first, std::size_t most)>;
 
-/// A chat's text, or another, with the symbols of pictures in place of their markers: what stands between two is tokenized by itself, as
-/// libmtmd does. Too many symbols may be left at another place. REQUIRES: pictures.looked().
+/// A chat's text, or another, with the symbols of pictures in place of their markers: what stands between two is
+/// tokenized by itself, as libmtmd does. Too many symbols may be left at another place. REQUIRES: pictures.looked().
 kv::Text prompt_symbols(const ModelFacts& facts, const text::MarkedView& text, const PromptPictures& pictures,
                         const std::string& field, const Tokenize& tokenize, int times = 1);
 

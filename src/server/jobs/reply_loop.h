@@ -1,5 +1,5 @@
-// The reply to a generation: waits for a job's news, lets an Answer put them into words, and writes those, at once or as a
-// stream. Runs on the io thread.
+// The reply to a generation: waits for a job's news, lets an Answer put them into words, and writes those, at once or
+// as a stream. Runs on the io thread.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -34,9 +34,9 @@ struct ReplyTerms {
   std::size_t max_answer_bytes = static_cast<std::size_t>(-1);    ///< of a whole answer; a stream may be of any length
 };
 
-/// Throws RequestError while there is still a status to set, that is before a stream's head. The head waits for the first token,
-/// but no longer than `ping`: after that much silence, and again, a comment keeps the client and all between from giving up.
-/// Throws boost::system::system_error when the client is gone or reads too slowly.
+/// Throws RequestError while there is still a status to set, that is before a stream's head. The head waits for the
+/// first token, but no longer than `ping`: after that much silence, and again, a comment keeps the client and all
+/// between from giving up. Throws boost::system::system_error when the client is gone or reads too slowly.
 boost::asio::awaitable<void> reply_with(Job& job, Answer& answer, ReplyTerms terms, ReplyObserver& observer,
                                         ReplyWriter& out);
 

@@ -1,7 +1,8 @@
-// SurePost: hands a function to an io_context from another thread, and can't fail for want of memory: what asio needs for it is here, from
-// the start. Whoever waits for that function would wait for ever otherwise.
+// SurePost: hands a function to an io_context from another thread, and can't fail for want of memory: what asio needs
+// for it is here, from the start. Whoever waits for that function would wait for ever otherwise.
 //
-// One function at a time: the next one when the last has begun. Lives until the last one has begun, or the io_context is gone.
+// One function at a time: the next one when the last has begun. Lives until the last one has begun, or the io_context
+// is gone.
 #pragma once
 
 #include <array>

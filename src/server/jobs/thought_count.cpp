@@ -9,7 +9,7 @@ void ThoughtCount::push(std::string_view text, std::size_t tokens) {
   if (head_.size() < kHead) head_ += text.substr(0, kHead - head_.size());
   bytes_ += text.size();
   tokens_ += tokens;
-  if (!answers_) places_.push_back({bytes_, tokens_});
+  if (!answers_) ends_.push_back({bytes_, tokens_});
 }
 
 void ThoughtCount::read(std::string_view reasoning, bool answers) {
@@ -23,8 +23,8 @@ std::int64_t ThoughtCount::tokens() const {
   if (thought_bytes_ == 0) return 0;
   const std::size_t begin = head_.find(thought_head_);
   const std::size_t end = (begin == head_.npos ? 0 : begin) + thought_bytes_;
-  Place before{0, 0};
-  for (const Place& place : places_) {
+  PieceEnd before{0, 0};
+  for (const PieceEnd& place : ends_) {
     if (place.bytes >= end) {  // of a piece of several tokens the part that its bytes are
       const std::size_t bytes = std::max(place.bytes - before.bytes, std::size_t{1});
       const std::size_t share = (place.tokens - before.tokens) * (end - before.bytes);

@@ -1,4 +1,5 @@
-// ThoughtCount: how many of a choice's tokens are reasoning. Its text shows that only later, when the reader of the answer has parted it.
+// ThoughtCount: how many of a choice's tokens are reasoning. Its text shows that only later, when the reader of the
+// answer has parted it.
 //
 // Not thread safe.
 #pragma once
@@ -21,13 +22,13 @@ class ThoughtCount {
   std::int64_t tokens() const;
 
  private:
-  struct Place {
+  struct PieceEnd {
     std::size_t bytes, tokens;
   };
   std::string head_, thought_head_;  ///< the first bytes of the text, and of the reasoning in it
   std::size_t bytes_ = 0, tokens_ = 0, thought_bytes_ = 0;
-  bool answers_ = false;       ///< the reasoning is over
-  std::vector<Place> places_;  ///< ends of the pieces of text, up to there
+  bool answers_ = false;        ///< the reasoning is over
+  std::vector<PieceEnd> ends_;  ///< ends of the pieces of text, up to there
 };
 
 }  // namespace coppice::server

@@ -1,20 +1,21 @@
 // WorkQueue: worker threads, and the work that waits for them.
 //
-// Keys take turns: the next turn is that of the key whose works have taken least time since it began to wait. Among works of one key
-// small ones go first, so that a few large bodies do not hold up the others; sizes are told apart by powers of two, and of about one
-// size the first to come is served first.
+// Keys take turns: the next turn is that of the key whose works have taken least time since it began to wait. Among
+// works of one key small ones go first, so that a few large bodies do not hold up the others; sizes are told apart by
+// powers of two, and of about one size the first to come is served first.
 //
-// A work takes one turn or several, one at a time. Where a turn is long, the work calls port::between_steps(): after kTurn it then
-// pauses there, on its thread, and goes on when its turn comes again. Another thread works meanwhile.
+// A work takes one turn or several, one at a time. Where a turn is long, the work calls port::between_steps(): after
+// kTurn it then pauses there, on its thread, and goes on when its turn comes again. Another thread works meanwhile.
 //
 // Thread safety: push() may be called by any thread.
 //
 // Invariants
-//   1. As many turns are under way as there are workers, at most. Beside their threads there are those of works that pause, most_paused
-//      at most: beyond that works go on.
-//   2. Of kMostPasses + 1 turns of a key that begin in a row at least one goes to the work that has waited longest of those that are
-//      next among their size. So later works of its own key delay a work by a bounded time: if it and those that were there when it
-//      came need n turns, it is done after (kMostPasses + 1) * n turns of that key at most.
+//   1. As many turns are under way as there are workers, at most. Beside their threads there are those of works that
+//      pause, most_paused at most: beyond that works go on.
+//   2. Of kMostPasses + 1 turns of a key that begin in a row at least one goes to the work that has waited longest of
+//      those that are next among their size. So later works of its own key delay a work by a bounded time: if it and
+//      those that were there when it came need n turns, it is done after (kMostPasses + 1) * n turns of that key at
+//      most.
 //   3. Where there are several workers, one is left to other keys. Not where there are no keys: theirs is "".
 //   4. Of works of one key and size at most as many are begun and not done as there are workers.
 #pragma once

@@ -17,7 +17,7 @@ namespace coppice::tier {
 
 namespace {
 
-using State = PieceIndex::State;
+using Stage = PieceIndex::Stage;
 
 constexpr std::int64_t kStampSeconds = 600;  ///< a file's time of use is as old at most
 constexpr int kRemovalsInTurn = 64;
@@ -100,7 +100,7 @@ bool DiskFolder::find(const Name& name) {
   ++counters_.finds;
   const PieceIndex::Piece* piece = open_ ? index_.find(name) : nullptr;
   const bool held = piece != nullptr &&
-                    (piece->state == State::kHeld || (fault(Fault::kFoundTooEarly) && piece->state < State::kHeld));
+                    (piece->stage == Stage::kHeld || (fault(Fault::kFoundTooEarly) && piece->stage < Stage::kHeld));
   if (held) ++counters_.found;
   return held;
 }
@@ -110,8 +110,8 @@ DiskFolder::Taken DiskFolder::take(const Name& name, std::size_t bytes) {
   const auto now = files_.ticks();
   largest_ = std::max(largest_, disk_bytes(bytes));
   if (PieceIndex::Piece* const piece = open_ ? index_.find(name) : nullptr) {
-    if (piece->state == State::kHeld) index_.use(*piece, files_.now());
-    if (piece->state <= State::kHeld) return Taken::kThere;
+    if (piece->stage == Stage::kHeld) index_.use(*piece, files_.now());
+    if (piece->stage <= Stage::kHeld) return Taken::kThere;
   } else if (open_ && writing_.allows(now) && !(fault(Fault::kNeverOnAgain) && writing_.off()) &&
              disk_bytes(bytes) <= limits_.bytes && allowance_.spend(disk_bytes(bytes), now)) {
     index_.take(name);
@@ -148,7 +148,7 @@ void DiskFolder::write(const Name& name, Buffer& piece, int writer, std::span<co
     counters_.write_seconds += seconds_since(begun, files_.ticks());
     --under_way_;
     --counters_.pending;
-    if (written && entry.state == State::kWriting) {
+    if (written && entry.stage == Stage::kWriting) {
       index_.hold(entry, files_.now());
       tell(name, entry, head);
       ++counters_.writes;
@@ -181,8 +181,8 @@ std::uint64_t DiskFolder::limit(const Result<FileSystem::Room>& room) const {
   return limit;
 }
 
-/// The last piece that must go leaves its file to the new one, as `aside`: its room on the disk is written over, which is some three times as
-/// fast as giving it back and taking other room (docs/adr/0071-pieces-as-files.md).
+/// The last piece that must go leaves its file to the new one, as `aside`: its room on the disk is written over, which
+/// is some three times as fast as giving it back and taking other room (docs/decisions.md, "Pieces are files").
 DiskFolder::Room DiskFolder::make_room(const Name& name, std::uint64_t bytes, const std::string& aside) {
   for (;;) {
     const auto room = files_.room();
@@ -191,7 +191,7 @@ DiskFolder::Room DiskFolder::make_room(const Name& name, std::uint64_t bytes, co
     {
       const check::Lock lock(mutex_);
       PieceIndex::Piece& piece = *index_.find(name);
-      if (!open_ || piece.state != State::kTaken) return Room::kNone;
+      if (!open_ || piece.stage != Stage::kTaken) return Room::kNone;
       const std::uint64_t most = limit(room);
       if (fault(Fault::kNoEviction) || index_.bytes() + bytes <= most) {
         index_.begin_write(piece, bytes);
@@ -237,7 +237,7 @@ Result<void> DiskFolder::write_file(const Name& name, Buffer& piece, const std::
 
 bool DiskFolder::is_cancelled(const Name& name) {
   const check::Lock lock(mutex_);
-  return index_.find(name)->state == State::kCancelled && !fault(Fault::kForgottenReturns);
+  return index_.find(name)->stage == Stage::kCancelled && !fault(Fault::kForgottenReturns);
 }
 
 void DiskFolder::read(const Name& name, Buffer& into) {
@@ -248,7 +248,7 @@ void DiskFolder::read(const Name& name, Buffer& into) {
   {
     const check::Lock lock(mutex_);
     PieceIndex::Piece* const piece = open_ && reading_.allows(begun) ? index_.find(name) : nullptr;
-    if (piece == nullptr || piece->state != State::kHeld) {
+    if (piece == nullptr || piece->stage != Stage::kHeld) {
       ++counters_.load_misses;
       return;
     }
@@ -275,7 +275,7 @@ void DiskFolder::read(const Name& name, Buffer& into) {
       damaged = got.error() == EBADMSG || got.error() == EIO;
       PieceIndex::Piece* const piece = index_.find(name);
       const bool gone = got.error() == ENOENT || got.error() == ELOOP;
-      if (gone && piece != nullptr && piece->state == State::kHeld) index_.doom(*piece);
+      if (gone && piece != nullptr && piece->stage == Stage::kHeld) index_.doom(*piece);
       if (!gone && got.error() != EBADMSG) line = failed(reading_, "gives no pieces", got.error());
     }
   }
@@ -288,7 +288,7 @@ bool DiskFolder::put_aside(const Name& name) {
   {
     const check::Lock lock(mutex_);
     PieceIndex::Piece* const piece = index_.find(name);
-    if (!open_ || piece == nullptr || piece->state != State::kHeld)
+    if (!open_ || piece == nullptr || piece->stage != Stage::kHeld)
       return false;  // its file may be another piece's by now
     ++counters_.damaged;
     if (fault(Fault::kDamageStays)) return true;
@@ -333,7 +333,7 @@ void DiskFolder::forget(const Which& which) {
   index_.doom_all([&](const Name& name, const PieceIndex::Piece& piece) {
     return (!which.model || *which.model == name.model) && (!which.space || *which.space == name.space) &&
            (!which.unused_for ||
-            (piece.state == State::kHeld && now - std::int64_t{piece.used} >= which.unused_for->count()));
+            (piece.stage == Stage::kHeld && now - std::int64_t{piece.used} >= which.unused_for->count()));
   });
 }
 
@@ -349,7 +349,7 @@ bool DiskFolder::tidy() {
   if (!still_locked(files_, lock_id)) {
     {
       const check::Lock lock(mutex_);
-      if (open_ && observer_ != nullptr) observer_->emptied(Place::kDisk);
+      if (open_ && observer_ != nullptr) observer_->emptied(StoreKind::kDisk);
       shut("somebody removed its lock");
     }
     say("is off: somebody removed its lock");

@@ -1,6 +1,8 @@
-// DiskFolder: pieces as files of one folder: what is written, read, found, and what goes when. Its threads are disk_store.h's.
+// DiskFolder: pieces as files of one folder: what is written, read, found, and what goes when. Its threads are
+// disk_store.h's.
 //
-// Thread-safe. open(), write(), read(), put_aside() and tidy() wait for the disk, and nobody waits for them: the lock is free meanwhile.
+// Thread-safe. open(), write(), read(), put_aside() and tidy() wait for the disk, and nobody waits for them: the lock
+// is free meanwhile.
 //
 // 1. Only the process that has locked the folder changes it.
 // 2. A piece is found only once its file is whole, safe (sync), and has its name.
@@ -44,7 +46,8 @@ class DiskFolder {
   /// `files` outlives it.
   DiskFolder(FileSystem& files, const DiskLimits& limits, Say say);
 
-  /// Locks the folder and finds what it holds. "": it is on. Else why not, as lock_folder() says it. REQUIRES: it is off.
+  /// Locks the folder and finds what it holds. "": it is on. Else why not, as lock_folder() says it. REQUIRES: it is
+  /// off.
   std::string open();
   /// open() gives up, and fails.
   void stop_opening() { stop_ = true; }
@@ -63,8 +66,8 @@ class DiskFolder {
   };
   /// Whether a piece of so many bytes is to be written.
   Taken take(const Name& name, std::size_t bytes);
-  /// What is behind piece.bytes() may be written over. `writer`: each thread's own small number. head: what it begins with before it is sealed, for an
-  /// observer (observes()).
+  /// What is behind piece.bytes() may be written over. `writer`: each thread's own small number. head: what it begins
+  /// with before it is sealed, for an observer (observes()).
   void write(const Name& name, Buffer& piece, int writer, std::span<const std::byte> head = {});
   void give_up(const Name& name);
 
@@ -78,12 +81,14 @@ class DiskFolder {
   bool observes(const Name& name) const;
   /// Makes the first bytes of a sealed piece what they were, by its last Seal::kBytes. False: it can't.
   using Unseal = std::function<bool(const Name& name, std::span<std::byte> head, std::span<const std::byte> end)>;
-  /// Tells of some of what was held before it was observed. `unseal`: empty, if nothing is sealed. True: there is more to do at once.
+  /// Tells of some of what was held before it was observed. `unseal`: empty, if nothing is sealed. True: there is more
+  /// to do at once.
   bool tell_some(const Unseal& unseal);
 
   /// Found no more when it returns.
   void forget(const Which& which);
-  /// Some of what is due: removes what is to go, looks at the lock and at the file system's room. True: there is more to do at once.
+  /// Some of what is due: removes what is to go, looks at the lock and at the file system's room. True: there is more
+  /// to do at once.
   bool tidy();
 
   Counters counters() const;

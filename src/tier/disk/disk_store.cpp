@@ -55,7 +55,7 @@ bool DiskStore::offer(const Name& name, Buffer piece) {
 }
 
 void DiskStore::forget(const Which& which) {
-  if (which.place && !is_at(*which.place)) return;
+  if (which.kind && !is_at(*which.kind)) return;
   folder_.forget(outside(which));
   const check::Lock lock(mutex_);
   tidy_now_ = true;

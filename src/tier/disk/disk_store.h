@@ -1,8 +1,8 @@
-// DiskStore: a Store that keeps pieces as files of a folder (disk_folder.h, piece_path.h). One server uses a folder at a time; whoever comes
-// second keeps its store off, says so, and has the folder when the first one ends.
+// DiskStore: a Store that keeps pieces as files of a folder (disk_folder.h, piece_path.h). One server uses a folder at
+// a time; whoever comes second keeps its store off, says so, and has the folder when the first one ends.
 //
-// Threads: one keeps the folder (opens it, tidies it up each second), one answers find(), some read, one or more write. Those that write and keep are
-// nicer than the others.
+// Threads: one keeps the folder (opens it, tidies it up each second), one answers find(), some read, one or more write.
+// Those that write and keep are nicer than the others.
 #pragma once
 
 #include <array>
@@ -22,8 +22,8 @@ class DiskStore final : public QueuedStore {
     int readers = 4;
     int writers = 1;
   };
-  /// Returns at once; the folder is opened by and by. `say`: a line for the log, any thread. `seal`: closes what is written, and opens what is read;
-  /// then buffers need Seal::kBytes more. None: pieces lie there as they are.
+  /// Returns at once; the folder is opened by and by. `say`: a line for the log, any thread. `seal`: closes what is
+  /// written, and opens what is read; then buffers need Seal::kBytes more. None: pieces lie there as they are.
   DiskStore(std::unique_ptr<FileSystem> files, const DiskLimits& limits, Threads threads, DiskFolder::Say say,
             std::optional<Seal> seal = std::nullopt);
   ~DiskStore() override;  ///< REQUIRES: no call is running
@@ -33,7 +33,7 @@ class DiskStore final : public QueuedStore {
   bool offer(const Name& name, Buffer piece) override;
   void forget(const Which& which) override;
   void observe(StoreObserver& observer, const std::array<std::uint8_t, 16>& model) override;
-  bool is_at(Place place) const override { return place == Place::kDisk; }
+  bool is_at(StoreKind place) const override { return place == StoreKind::kDisk; }
   Counters counters() const override { return folder_.counters(); }
   void stop(Clock::time_point until) override;
 

@@ -1,8 +1,9 @@
-// FileSystem: all that the disk store asks of the system, so that a simulated one can stand in its place (tests/tier/simulated_files.h): real
-// files are real_files.h. Of one folder, the root; paths are relative to it, such as "kv/a/NAME", and "" is the root itself.
+// FileSystem: all that the disk store asks of the system, so that a simulated one can stand in its place
+// (tests/tier/disk/simulated_disk.h): real files are real_files.h. Of one folder, the root; paths are relative to it,
+// such as "kv/a/NAME", and "" is the root itself.
 //
-// Thread-safe, once open_root() has succeeded. Nothing throws; an error is the system's number (errno). No link is ever followed beneath the
-// root, and what is made is for this user alone.
+// Thread-safe, once open_root() has succeeded. Nothing throws; an error is the system's number (errno). No link is ever
+// followed beneath the root, and what is made is for this user alone.
 #pragma once
 
 #include <chrono>
@@ -50,7 +51,8 @@ class FileSystem {
   virtual Result<Status> open_root() = 0;
   /// Nobody but the owner may read or enter the root.
   virtual Result<void> hide_root() = 0;
-  /// An exclusive lock on a file, which is made if it isn't there; held until it is closed, or the process ends. EWOULDBLOCK: another has it.
+  /// An exclusive lock on a file, which is made if it isn't there; held until it is closed, or the process ends.
+  /// EWOULDBLOCK: another has it.
   virtual Result<Number> lock(const std::string& path) = 0;
 
   virtual Result<void> make_folder(const std::string& path) = 0;
@@ -66,12 +68,14 @@ class FileSystem {
   virtual Result<Number> open(const std::string& path) = 0;    ///< to read
   virtual void close(Number file) noexcept = 0;
 
-  /// How many bytes were written at `offset`, or read from there: at least 1, if `bytes` isn't empty, but at a file's end. Faster where memory,
-  /// offset and length are whole kBufferAlignment (buffers.h): then they go past the system's cache.
+  /// How many bytes were written at `offset`, or read from there: at least 1, if `bytes` isn't empty, but at a file's
+  /// end. Faster where memory, offset and length are whole kBufferAlignment (buffers.h): then they go past the system's
+  /// cache.
   virtual Result<std::size_t> write(Number file, std::uint64_t offset, std::span<const std::byte> bytes) = 0;
   virtual Result<std::size_t> read(Number file, std::uint64_t offset, std::span<std::byte> into) = 0;
   virtual Result<void> set_length(Number file, std::uint64_t bytes) = 0;
-  /// Nothing of what was written waits in the system's cache, where an error would be seen by nobody. It need not outlive a power loss.
+  /// Nothing of what was written waits in the system's cache, where an error would be seen by nobody. It need not
+  /// outlive a power loss.
   virtual Result<void> sync(Number file) = 0;
   /// It was used now.
   virtual Result<void> touch(Number file) = 0;

@@ -17,8 +17,9 @@ struct LockedFolder {
   std::uint64_t lock_id = 0;  ///< Status::id of the lock's file
 };
 
-/// Makes the folder where it isn't there, and locks it. Error: the end of a sentence that begins with the folder's name. Refused are folders of
-/// other users, those that others may write to, and those with other things in them: their owner didn't mean them.
+/// Makes the folder where it isn't there, and locks it. Error: the end of a sentence that begins with the folder's
+/// name. Refused are folders of other users, those that others may write to, and those with other things in them: their
+/// owner didn't mean them.
 std::expected<LockedFolder, std::string> lock_folder(FileSystem& files);
 
 /// The lock is this process's still: nobody removed or replaced its file. True where the system doesn't tell.
@@ -35,7 +36,8 @@ struct FolderContents {
 /// Told each piece; false: that's enough.
 using EachPiece = std::function<bool(const Name& name, const FileSystem::Status& status)>;
 
-/// Removes what was never finished, and tells each piece, in no order. Error: of the system; ECANCELED: it was told enough.
+/// Removes what was never finished, and tells each piece, in no order. Error: of the system; ECANCELED: it was told
+/// enough.
 Result<FolderContents> scan_folder(FileSystem& files, const EachPiece& piece);
 /// The same, and nothing is changed: for those who don't hold the lock.
 Result<FolderContents> look_through(FileSystem& files, const EachPiece& piece);

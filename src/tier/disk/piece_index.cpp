@@ -30,15 +30,15 @@ void PieceIndex::take(const Name& name) {
 }
 
 void PieceIndex::begin_write(Piece& piece, std::uint64_t bytes) {
-  COPPICE_ASSERT(piece.state == State::kTaken);
-  piece.state = State::kWriting;
+  COPPICE_ASSERT(piece.stage == Stage::kTaken);
+  piece.stage = Stage::kWriting;
   piece.bytes = bytes;
   bytes_ += bytes;
 }
 
 void PieceIndex::hold(Piece& piece, std::int64_t now) {
-  COPPICE_ASSERT(piece.state == State::kWriting);
-  piece.state = State::kHeld;
+  COPPICE_ASSERT(piece.stage == Stage::kWriting);
+  piece.stage = Stage::kHeld;
   piece.used = piece.stamped = seconds(now);
   append(held_, piece);
   ++n_held_;
@@ -46,19 +46,19 @@ void PieceIndex::hold(Piece& piece, std::int64_t now) {
 }
 
 void PieceIndex::use(Piece& piece, std::int64_t now) {
-  COPPICE_ASSERT(piece.state == State::kHeld);
+  COPPICE_ASSERT(piece.stage == Stage::kHeld);
   piece.used = seconds(now);
   unlink(held_, piece);
   append(held_, piece);
 }
 
 void PieceIndex::leave_row(Piece& piece) {
-  if (piece.state == State::kHeld) {
+  if (piece.stage == Stage::kHeld) {
     unlink(held_, piece);
     --n_held_;
     held_bytes_ -= piece.bytes;
     if (std::exchange(piece.told, false)) told_left_(*piece.name);
-  } else if (piece.state == State::kToRemove) {
+  } else if (piece.stage == Stage::kToRemove) {
     unlink(to_remove_, piece);
     --n_to_remove_;
     bytes_to_remove_ -= piece.bytes;
@@ -66,22 +66,22 @@ void PieceIndex::leave_row(Piece& piece) {
 }
 
 void PieceIndex::doom(Piece& piece) {
-  if (piece.state == State::kTaken || piece.state == State::kWriting) {
-    piece.state = State::kCancelled;
+  if (piece.stage == Stage::kTaken || piece.stage == Stage::kWriting) {
+    piece.stage = Stage::kCancelled;
     return;
   }
-  COPPICE_ASSERT(piece.state == State::kHeld);
+  COPPICE_ASSERT(piece.stage == Stage::kHeld);
   leave_row(piece);
   enter_removal(piece);
 }
 
 void PieceIndex::abandon(Piece& piece) {
-  COPPICE_ASSERT(piece.state != State::kHeld && piece.state != State::kToRemove);
+  COPPICE_ASSERT(piece.stage != Stage::kHeld && piece.stage != Stage::kToRemove);
   enter_removal(piece);
 }
 
 void PieceIndex::enter_removal(Piece& piece) {
-  piece.state = State::kToRemove;
+  piece.stage = Stage::kToRemove;
   append(to_remove_, piece);
   ++n_to_remove_;
   bytes_to_remove_ += piece.bytes;
@@ -91,14 +91,14 @@ const Name* PieceIndex::begin_removal() {
   Piece* const piece = to_remove_.first;
   if (piece == nullptr) return nullptr;
   leave_row(*piece);
-  piece->state = State::kRemoving;
+  piece->stage = Stage::kRemoving;
   return piece->name;
 }
 
 void PieceIndex::begin_removal(Piece& piece) {
-  COPPICE_ASSERT(piece.state == State::kHeld);
+  COPPICE_ASSERT(piece.stage == Stage::kHeld);
   leave_row(piece);
-  piece.state = State::kRemoving;
+  piece.stage = Stage::kRemoving;
 }
 
 void PieceIndex::erase(const Name& name) {
@@ -115,7 +115,7 @@ void PieceIndex::clear() {
 
 void PieceIndex::doom_all(const std::function<bool(const Name&, const Piece&)>& unwanted) {
   for (auto& [name, piece] : pieces_) {
-    const bool may_go = piece.state == State::kHeld || (piece.state < State::kHeld && !fault(Fault::kForgottenReturns));
+    const bool may_go = piece.stage == Stage::kHeld || (piece.stage < Stage::kHeld && !fault(Fault::kForgottenReturns));
     if (may_go && unwanted(name, piece)) doom(piece);
   }
 }
@@ -148,10 +148,10 @@ std::string PieceIndex::check() const {
   std::uint64_t held_bytes = 0, bytes = 0, bytes_to_remove = 0;
   for (const auto& [name, piece] : pieces_) {
     bytes += piece.bytes;
-    n_held += piece.state == State::kHeld ? 1 : 0;
-    held_bytes += piece.state == State::kHeld ? piece.bytes : 0;
-    n_to_remove += piece.state == State::kToRemove ? 1 : 0;
-    bytes_to_remove += piece.state == State::kToRemove ? piece.bytes : 0;
+    n_held += piece.stage == Stage::kHeld ? 1 : 0;
+    held_bytes += piece.stage == Stage::kHeld ? piece.bytes : 0;
+    n_to_remove += piece.stage == Stage::kToRemove ? 1 : 0;
+    bytes_to_remove += piece.stage == Stage::kToRemove ? piece.bytes : 0;
   }
   if (n_held != n_held_ || n_to_remove != n_to_remove_) return "the index counts pieces wrong";
   if (held_bytes != held_bytes_ || bytes != bytes_ || bytes_to_remove != bytes_to_remove_)

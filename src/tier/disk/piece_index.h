@@ -1,6 +1,8 @@
-// PieceIndex: what a folder holds, by name and by when it was used last. Moves no files. Not thread-safe. About 150 bytes of memory a piece.
+// PieceIndex: what a folder holds, by name and by when it was used last. Moves no files. Not thread-safe. About 150
+// bytes of memory a piece.
 //
-// Life of a piece: taken -> being written -> held -> to be removed -> being removed -> gone. Names in all of these states are there once.
+// Life of a piece: taken -> being written -> held -> to be removed -> being removed -> gone. Names in all of these
+// states are there once.
 #pragma once
 
 #include <array>
@@ -18,7 +20,7 @@ namespace coppice::tier {
 
 class PieceIndex {
  public:
-  enum class State : std::uint8_t {
+  enum class Stage : std::uint8_t {
     kTaken,      ///< somebody will write it; it has no bytes yet
     kWriting,    ///< its bytes count
     kHeld,       ///< the only ones that are found and evicted
@@ -27,7 +29,7 @@ class PieceIndex {
     kRemoving,
   };
   struct Piece {
-    State state = State::kTaken;
+    Stage stage = Stage::kTaken;
     std::uint32_t stamped = 0;  ///< when its file was last touched: seconds since 1970
     std::uint32_t used = 0;
     std::uint64_t bytes = 0;  ///< of the disk

@@ -11,24 +11,13 @@
 #include <ctime>
 
 #include "check/assert.h"
+#include "port/files.h"
 
 namespace coppice::tier {
 
 namespace {
 
-#ifdef O_DIRECT
-constexpr int kDirect = O_DIRECT;
-#else
-constexpr int kDirect = 0;
-#endif
-
-int data_sync(int file) {
-#ifdef __APPLE__
-  return ::fsync(file);
-#else
-  return ::fdatasync(file);
-#endif
-}
+const int kDirect = port::direct_flag();
 
 /// Calls again what a signal interrupted.
 template <class Call>
@@ -145,7 +134,7 @@ class RealFiles final : public FileSystem {
   }
   Result<void> sync(Number file) override {
     if (is_direct(file)) return {};
-    return done(uninterrupted([&] { return data_sync(file); }));
+    return done(uninterrupted([&] { return port::sync_data(file); }));
   }
   Result<void> touch(Number file) override { return done(::futimens(file, nullptr)); }
 
@@ -172,7 +161,8 @@ class RealFiles final : public FileSystem {
 
   static bool is_direct(Number file) { return kDirect != 0 && (::fcntl(file, F_GETFL) & kDirect) != 0; }
 
-  /// A transfer past the system's cache, or through it where the file system can't do that, or not for this memory and place.
+  /// A transfer past the system's cache, or through it where the file system can't do that, or not for this memory and
+  /// place.
   template <class Call>
   static Result<std::size_t> directly(Number file, const Call& call) {
     auto n = uninterrupted(call);

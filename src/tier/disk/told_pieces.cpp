@@ -33,7 +33,7 @@ bool DiskFolder::observes(const Name& name) const {
 void DiskFolder::watch(PieceIndex& index) {
   untold_.clear();
   if (observer_ == nullptr) return;
-  index.on_told_left([observer = observer_](const Name& name) { observer->left(Place::kDisk, name); });
+  index.on_told_left([observer = observer_](const Name& name) { observer->left(StoreKind::kDisk, name); });
   untold_ = index.held(observed_);
 }
 
@@ -42,7 +42,7 @@ void DiskFolder::tell(const Name& name, PieceIndex::Piece& piece, std::span<cons
   if (head.empty()) return untold_.push_back(name);  // nobody observed when its write began
   const auto opened = open_head(head);
   piece.told = opened && !opened->origin.empty();
-  if (piece.told) observer_->entered(Place::kDisk, name, *opened);
+  if (piece.told) observer_->entered(StoreKind::kDisk, name, *opened);
 }
 
 std::optional<Name> DiskFolder::next_untold() {
@@ -50,7 +50,7 @@ std::optional<Name> DiskFolder::next_untold() {
     const Name name = untold_.back();
     untold_.pop_back();
     const PieceIndex::Piece* const piece = index_.find(name);
-    if (piece != nullptr && piece->state == PieceIndex::State::kHeld && !piece->told) return name;
+    if (piece != nullptr && piece->stage == PieceIndex::Stage::kHeld && !piece->told) return name;
   }
   return {};
 }
@@ -71,7 +71,7 @@ bool DiskFolder::tell_some(const Unseal& unseal) {
       continue;  // whoever loads it sees that
     const check::Lock lock(mutex_);
     PieceIndex::Piece* const piece = index_.find(*name);
-    if (piece != nullptr && piece->state == PieceIndex::State::kHeld) tell(*name, *piece, ends->head);
+    if (piece != nullptr && piece->stage == PieceIndex::Stage::kHeld) tell(*name, *piece, ends->head);
   }
   return true;
 }

@@ -30,26 +30,26 @@ bool RedisHealth::allows() const {
 
 void RedisHealth::fail(const std::string& why) {
   const check::Lock lock(mutex_);
-  ++state_.errors;
-  state_.on = false;
-  state_.why = why;
+  ++report_.errors;
+  report_.on = false;
+  report_.why = why;
   if (!breaker_.fail(Breaker::Clock::now())) return;
-  ++state_.switch_offs;
+  ++report_.switch_offs;
   say_(fmt::format("{} {}. It is tried again by and by", name_, why));
 }
 
 void RedisHealth::succeed() {
   const check::Lock lock(mutex_);
-  if (state_.on || !breaker_.allows(Breaker::Clock::now())) return;  // another link has just failed
+  if (report_.on || !breaker_.allows(Breaker::Clock::now())) return;  // another link has just failed
   breaker_.succeed();
-  state_.on = true;
-  state_.why.clear();
+  report_.on = true;
+  report_.why.clear();
   say_(name_ + " keeps and gives KV blocks");
 }
 
-RedisHealth::State RedisHealth::state() const {
+RedisHealth::Report RedisHealth::report() const {
   const check::Lock lock(mutex_);
-  return state_;
+  return report_;
 }
 
 bool RedisLink::failed(const std::string& why) {

@@ -1,5 +1,5 @@
-// RedisLink: one thread's connection to a server, made when it is needed, and made anew after an error. RedisHealth: what all links of a store know of
-// the server: whether it may be asked now.
+// RedisLink: one thread's connection to a server, made when it is needed, and made anew after an error. RedisHealth:
+// what all links of a store know of the server: whether it may be asked now.
 #pragma once
 
 #include <memory>
@@ -26,19 +26,19 @@ class RedisHealth {
   void fail(const std::string& why);
   void succeed();
 
-  struct State {
+  struct Report {
     bool on = false;
     std::string why;  ///< it is off
     std::int64_t errors = 0, switch_offs = 0;
   };
-  State state() const;
+  Report report() const;
 
  private:
   const std::string name_;
   mutable check::Mutex mutex_;
   Say say_ COPPICE_GUARDED_BY(mutex_);
   Breaker breaker_ COPPICE_GUARDED_BY(mutex_);
-  State state_ COPPICE_GUARDED_BY(mutex_) = {.why = "nobody has asked it yet"};
+  Report report_ COPPICE_GUARDED_BY(mutex_) = {.why = "nobody has asked it yet"};
 };
 
 /// Not thread-safe.
@@ -51,7 +51,8 @@ class RedisLink {
   /// False: it failed, and the connection is gone.
   bool send(std::string_view bytes) { return send(std::as_bytes(std::span(bytes))); }
   bool send(std::span<const std::byte> bytes);
-  /// None: likewise. An error that is about the server, not about the command, also counts as one of it.
+  /// None: it failed, and the connection is gone. An error that is about the server, not about the command, also counts
+  /// as one of it.
   std::optional<Reply> next();
   bool value(std::span<std::byte> into);
   bool skip_value(std::int64_t bytes);

@@ -68,6 +68,15 @@ bool RedisStore::is_forgotten(const Name& name) const {
   return std::ranges::any_of(forgotten_, [&](const Which& which) { return !which.unused_for && matches(which, name); });
 }
 
+/// To be asked before the server is: what is forgotten may be removed, and be forgotten no more, when the server's
+/// answer is read.
+std::vector<bool> RedisStore::are_forgotten(const std::vector<Name>& names) {
+  const check::Lock lock(mutex_);
+  std::vector<bool> forgotten;
+  for (const Name& name : names) forgotten.push_back(is_forgotten(name));
+  return forgotten;
+}
+
 bool RedisStore::offer(const Name& name, Buffer piece) {
   const Name there = outside(name);
   const bool allowed = health_.allows();
@@ -84,7 +93,7 @@ bool RedisStore::offer(const Name& name, Buffer piece) {
 }
 
 void RedisStore::forget(const Which& which) {
-  if (which.place && !is_at(*which.place)) return;
+  if (which.kind && !is_at(*which.kind)) return;
   const Which there = outside(which);
   const check::Lock lock(mutex_);
   forgotten_.push_back(there);
@@ -95,14 +104,14 @@ void RedisStore::forget(const Which& which) {
 }
 
 Counters RedisStore::counters() const {
-  const RedisHealth::State state = health_.state();
+  const RedisHealth::Report report = health_.report();
   const check::Lock lock(mutex_);
   Counters counters = counters_;
-  counters.place = Place::kRedis;
-  counters.on = state.on;
-  counters.off_because = state.why;
-  counters.io_errors = state.errors;
-  counters.switch_offs = state.switch_offs;
+  counters.kind = StoreKind::kRedis;
+  counters.on = report.on;
+  counters.off_because = report.why;
+  counters.io_errors = report.errors;
+  counters.switch_offs = report.switch_offs;
   return counters;
 }
 
@@ -110,6 +119,7 @@ void RedisStore::answer(RedisLink& link, Find find) {
   std::vector<bool> held(find.names.size());
   std::vector<Name> names;
   for (const Name& name : find.names) names.push_back(outside(name));
+  const std::vector<bool> forgotten = are_forgotten(names);
   bool fine = !ends() && link.ensure();
   for (std::size_t begin = 0; fine && begin < names.size(); begin += kNamesAtOnce) {
     const std::size_t end = std::min(names.size(), begin + kNamesAtOnce);
@@ -124,7 +134,7 @@ void RedisStore::answer(RedisLink& link, Find find) {
   }
   {
     const check::Lock lock(mutex_);
-    for (std::size_t i = 0; i < held.size(); ++i) held[i] = held[i] && !ends_ && !is_forgotten(names[i]);
+    for (std::size_t i = 0; i < held.size(); ++i) held[i] = held[i] && !ends_ && !forgotten[i];
     counters_.finds += std::ssize(names);
     counters_.found += std::ranges::count(held, true);
   }
@@ -142,16 +152,20 @@ void RedisStore::load_pieces() {
 
 void RedisStore::answer(RedisLink& link, std::vector<Load> loads) {
   const auto begun = Clock::now();
+  std::vector<Name> names;
+  for (const Load& load : loads) names.push_back(load.name);
+  const std::vector<bool> forgotten = are_forgotten(names);
   bool fine = !ends() && link.ensure();
   std::string commands;
   for (const Load& load : loads) add_command(commands, {"GETEX", key_of(load.name), "EX", keep_seconds_});
   fine = fine && link.send(commands);
-  for (Load& load : loads) {
+  for (std::size_t i = 0; i < loads.size(); ++i) {
+    Load& load = loads[i];
     fine = fine && read_into(link, load.into);
     bool is_hit = load.into.size() > 0;
     {
       const check::Lock lock(mutex_);
-      if (is_hit && is_forgotten(load.name)) is_hit = false;
+      if (is_hit && forgotten[i]) is_hit = false;
       ++(is_hit ? counters_.loads : counters_.load_misses);
       if (is_hit) counters_.load_bytes += static_cast<std::int64_t>(load.into.size());
     }

@@ -1,8 +1,10 @@
-// RedisStore: a Store that keeps pieces in a Redis or Valkey server, where other servers find them, too. Keys: "coppice:MODEL-SPACE-PIECE". What is
-// not used for some days goes (EX); what else goes for room is the server's to say (maxmemory-policy).
+// RedisStore: a Store that keeps pieces in a Redis or Valkey server, where other servers find them, too. Keys:
+// "coppice:MODEL-SPACE-PIECE". What is not used for some days goes (EX); what else goes for room is the server's to say
+// (maxmemory-policy).
 //
-// Threads, each with a connection of its own: one answers find(), some load, one or more write, one removes what is to be forgotten. stop() may take
-// some seconds longer than it is told, of a server that doesn't answer. A Write without a piece removes what is there.
+// Threads, each with a connection of its own: one answers find(), some load, one or more write, one removes what is to
+// be forgotten. stop() may take some seconds longer than it is told, of a server that doesn't answer. A Write without a
+// piece removes what is there.
 #pragma once
 
 #include <chrono>
@@ -35,12 +37,13 @@ class RedisStore final : public QueuedStore {
 
   bool offer(const Name& name, Buffer piece) override;
   void forget(const Which& which) override;
-  bool is_at(Place place) const override { return place == Place::kRedis; }
+  bool is_at(StoreKind place) const override { return place == StoreKind::kRedis; }
   /// `pieces` and `bytes` are not known: 0.
   Counters counters() const override;
 
  private:
   bool is_forgotten(const Name& name) const COPPICE_REQUIRES(mutex_);
+  std::vector<bool> are_forgotten(const std::vector<Name>& names);
   void load_pieces();
   void keep();
 

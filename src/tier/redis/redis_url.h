@@ -15,8 +15,8 @@ struct RedisAddress {
   std::string user, password;  ///< empty: none
 };
 
-/// redis://host[:port][/db], or rediss:// for TLS; [::1] for an address of IPv6. Not with a password in it, which everybody on the machine could see.
-/// Error: a sentence.
+/// redis://host[:port][/db], or rediss:// for TLS; [::1] for an address of IPv6. Not with a password in it, which
+/// everybody on the machine could see. Error: a sentence.
 std::expected<RedisAddress, std::string> parse_redis_url(std::string_view url);
 
 }  // namespace coppice::tier

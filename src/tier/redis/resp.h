@@ -1,4 +1,5 @@
-// Redis's protocol (RESP 2), as far as a store of pieces needs it. Values go straight to and from where they lie: neither side copies them.
+// Redis's protocol (RESP 2), as far as a store of pieces needs it. Values go straight to and from where they lie:
+// neither side copies them.
 //
 // Why not hiredis: its reader gathers a value in memory of its own before it gives it out, and has no TLS in Debian 12.
 #pragma once

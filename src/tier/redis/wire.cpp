@@ -18,15 +18,12 @@
 #include <system_error>
 #include <utility>
 
+#include "port/sockets.h"
+
 namespace coppice::tier {
 
 namespace {
 
-#ifdef MSG_NOSIGNAL
-constexpr int kNoSignal = MSG_NOSIGNAL;
-#else
-constexpr int kNoSignal = 0;  // the server ignores SIGPIPE
-#endif
 constexpr int kConnectMs = 3000, kWaitMs = 5000;
 
 std::string system_text(int error) {
@@ -73,7 +70,7 @@ class PlainWire final : public Wire {
 
   WireResult<void> send(std::span<const std::byte> bytes) override {
     while (!bytes.empty()) {
-      const auto n = ::send(socket_.number(), bytes.data(), bytes.size(), kNoSignal);
+      const auto n = port::send_quietly(socket_.number(), bytes);
       if (n >= 0) {
         bytes = bytes.subspan(static_cast<std::size_t>(n));
       } else if (errno == EAGAIN) {

@@ -1,5 +1,5 @@
-// Wire: a connection that bytes go through, with an end to each wait; an own socket, with TLS where the address says so (OpenSSL). One thread at a
-// time. Errors are ends of sentences: "can't be reached: Connection refused".
+// Wire: a connection that bytes go through, with an end to each wait; an own socket, with TLS where the address says so
+// (OpenSSL). One thread at a time. Errors are ends of sentences: "can't be reached: Connection refused".
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,5 @@
-// Anthropic's Messages API: requests and the shapes of answers. What its client makes of them: tests/e2e/test_anthropic.py.
+// Anthropic's Messages API: requests and the shapes of answers. What its client makes of them:
+// tests/e2e/test_anthropic.py.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -136,7 +137,7 @@ TEST(AnthropicAnswer, ABodyHasAllKindsOfBlocks) {
   body.delta({.text = "so", .reasoning = "hm"});
   body.delta({.calls = {{.index = 0, .id = "t", .name = "add", .arguments = "{\"a\""},
                         {.index = 0, .id = {}, .name = {}, .arguments = ":1}"}},
-              .finish = Finish::kStop});
+              .end = {{.finish = Finish::kStop}}});
   EXPECT_EQ(json::parse(body.end({.prompt_tokens = 10, .cached_tokens = 3, .completion_tokens = 4}, {})),
             json::parse(R"({"id": "msg_1", "type": "message", "role": "assistant", "model": "m",
     "content": [{"type": "thinking", "thinking": "hm", "signature": ""}, {"type": "text", "text": "so"},
@@ -152,7 +153,7 @@ TEST(AnthropicAnswer, AStreamOpensAndClosesEachBlock) {
   events += stream.delta({.text = "o"});
   events += stream.delta({.calls = {{.index = 0, .id = "t", .name = "add", .arguments = "{}"},
                                     {.index = 1, .id = "u", .name = "now", .arguments = ""}},
-                          .finish = Finish::kStop});
+                          .end = {{.finish = Finish::kStop}}});
   events += stream.end({.prompt_tokens = 10, .cached_tokens = 3, .completion_tokens = 4}, {});
   std::vector<std::string> kinds;
   for (std::size_t at = 0; at < events.size(); at = events.find("\n\n", at) + 2) {
@@ -178,7 +179,8 @@ TEST(AnthropicAnswer, ACutCallIsText) {
     AnthropicBody body(anthropic_head());
     body.delta({.calls = {{.index = 0, .id = "t", .name = "now", .arguments = "{}"},
                           {.index = 1, .id = "u", .name = "add", .arguments = R"({"a": "cu)"}}});
-    body.delta({.finish = stopped ? Finish::kStop : Finish::kLength, .stop = stopped ? "t" : "", .cut_call = true});
+    body.delta(
+        {.end = {{.finish = stopped ? Finish::kStop : Finish::kLength, .stop = stopped ? "t" : "", .cut_call = true}}});
     const json message = json::parse(body.end({.prompt_tokens = 10, .cached_tokens = 3, .completion_tokens = 4}, {}));
     EXPECT_EQ(message["stop_reason"], stopped ? "stop_sequence" : "max_tokens");
     EXPECT_EQ(message["stop_sequence"], stopped ? json("t") : json());
@@ -193,7 +195,7 @@ TEST(AnthropicAnswer, AStreamEndsInACutCall) {
     AnthropicStream stream(anthropic_head());
     std::string events = stream.delta({.calls = {{.index = 0, .id = "u", .name = "add", .arguments = R"({"a": "cu)"}}});
     events += stream.delta(
-        {.finish = stopped ? Finish::kStop : Finish::kLength, .stop = stopped ? "t" : "", .cut_call = true});
+        {.end = {{.finish = stopped ? Finish::kStop : Finish::kLength, .stop = stopped ? "t" : "", .cut_call = true}}});
     events += stream.end({.prompt_tokens = 10, .cached_tokens = 3, .completion_tokens = 4}, {});
     EXPECT_NE(events.find(R"("partial_json":"{\"a\": \"cu")"), events.npos) << events;
     EXPECT_NE(events.find("content_block_stop"), events.npos);

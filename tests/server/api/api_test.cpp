@@ -239,7 +239,7 @@ TEST_F(ApiTest, ATimeoutOfOnePromptKeepsTheTextsOfOthers) {
     if (n++ % 3 == 1)
       return std::vector<std::vector<engine::Event>>{{refusal(r.id, engine::Refusal::kTimeout, "late")}};
     auto first = last(r.id, "text", Finish::kTimeout, {2, 0, 2});
-    first.done = false;
+    first.ended.reset();
     return std::vector<std::vector<engine::Event>>{
         {piece(r.id, "some ", 0), piece(r.id, "some ", 1), first, last(r.id, "text", Finish::kTimeout, {2, 0, 4}, 1)}};
   });
@@ -262,7 +262,7 @@ TEST_F(ApiTest, ATimeoutOfOnePromptKeepsTheTextsOfOthers) {
 TEST_F(ApiTest, AFullQueueSaysWhenToComeBack) {
   start([](const engine::Request& r) {
     auto event = refusal(r.id, engine::Refusal::kQueueFull, "full");
-    event.retry_seconds = 6.2;
+    std::get<engine::Refused>(event.news).retry_seconds = 6.2;
     return std::vector<std::vector<engine::Event>>{{event}};
   });
   EXPECT_EQ(complete().headers.at("retry-after"), "7");

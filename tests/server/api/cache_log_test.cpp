@@ -1,5 +1,5 @@
-// The debug log: a cache report for each request that was admitted, whatever became of it; through the real engine and the
-// real server.
+// The debug log: a cache report for each request that was admitted, whatever became of it; through the real engine and
+// the real server.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <spdlog/sinks/base_sink.h>

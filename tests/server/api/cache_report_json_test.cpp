@@ -47,7 +47,7 @@ TEST_F(CacheReportTest, AreToldToThoseWhoAsk) {
 TEST_F(CacheReportTest, AreToldInEachApi) {
   start([](const engine::Request& r) {
     auto event = last(r.id, "x", Finish::kStop, {9, 4, 1});
-    if (!r.pins.empty()) event.usage.pins.push_back({.prefix = engine::PrefixInfo{.id = "prefix_1"}});
+    if (!r.pins.empty()) event.ended->pins.push_back({.prefix = engine::PrefixInfo{.id = "prefix_1"}});
     if (r.cache_report) event.report = std::make_shared<const engine::CacheReport>(a_report());
     return std::vector<std::vector<engine::Event>>{{event}};
   });

@@ -112,7 +112,8 @@ TEST_F(CacheViewTest, LimitsAndNamespaceAreTheCallers) {
   EXPECT_EQ(model.asked()[0].ns.salt, "a b&");
 }
 
-/// What stands beside each other in the key of what is shared must not run into each other: numbers and a salt, the key's salt and the request's.
+/// What stands beside each other in the key of what is shared must not run into each other: numbers and a salt, the
+/// key's salt and the request's.
 TEST_F(CacheViewTest, NumbersAndSaltsNeverRunIntoEachOther) {
   FakeModel& model = start_with(small_view());
   model.keeps_questions_ = true;
@@ -267,15 +268,14 @@ TEST_F(CacheViewTest, WhoAsksTheSameSharesAnAnswerAndWhoLeavesTakesTheQuestionAl
   while (model.asked().size() < 2 && std::chrono::steady_clock::now() < end) std::this_thread::yield();
   wait_for_figure("coppice_connections 22");
   ASSERT_EQ(model.asked().size(), 2U);
-  const engine::Question shared = model.asked()[0], other = model.asked()[1];
+  constexpr std::size_t kShared = 0, kOther = 1;
   clients.pop_back();
-  EXPECT_TRUE(model.wait_cancelled(other.id));
+  while (model.still_asked(kOther) && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+  EXPECT_FALSE(model.still_asked(kOther));
   clients.erase(clients.begin());
   wait_for_figure("coppice_connections 20");
-  EXPECT_FALSE(model.cancelled(shared.id)) << "others wait for it";
-  std::vector<engine::Event> events(1);
-  events[0] = {.request = shared.id, .done = true, .view = std::make_shared<const engine::View>(small_view())};
-  model.emit(std::move(events));
+  EXPECT_TRUE(model.still_asked(kShared)) << "others wait for it";
+  model.answer(kShared, small_view());
   for (auto& c : clients) EXPECT_EQ(c->receive().status, 200);
   EXPECT_EQ(model.asked().size(), 2U);
 }

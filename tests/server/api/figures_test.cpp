@@ -61,8 +61,8 @@ TEST_F(FiguresTest, MetricsOfEachTier) {
   EXPECT_EQ(get("/metrics").body.find("tier="), std::string::npos) << "there is none";
   EXPECT_EQ(get("/v1/cache/stats").json()["stores"], json::object());
   model_->snapshot_.places = {
-      {.place = tier::Place::kDisk, .on = true, .max_bytes = 50, .load_misses = 3, .load_seconds = 0.5},
-      {.place = tier::Place::kRedis, .off_because = "is away", .loads = 2, .dropped = 4}};
+      {.kind = tier::StoreKind::kDisk, .on = true, .max_bytes = 50, .load_misses = 3, .load_seconds = 0.5},
+      {.kind = tier::StoreKind::kRedis, .off_because = "is away", .loads = 2, .dropped = 4}};
   model_->snapshot_.tiers.unbuffered = 6;
   const std::string body = get("/metrics").body;
   for (const char* line :

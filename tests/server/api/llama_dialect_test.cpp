@@ -104,7 +104,7 @@ TEST(LlamaAnswer, HasTheWholeShape) {
   auto answer = answer_of(R"("n_predict": 3, "return_tokens": true)");
   answer.delta({.text = "a\n", .tokens = {5, 6}});
   EXPECT_GT(answer.bytes(), 5U);
-  answer.delta({.text = "b", .tokens = {7}, .finish = Finish::kLength, .usage = kUsage});
+  answer.delta({.text = "b", .tokens = {7}, .end = {{.finish = Finish::kLength}}, .usage = kUsage});
   const json body = json::parse(answer.end(kUsage, {}));
   EXPECT_EQ(body["content"], "a\nb");
   EXPECT_EQ(body["tokens"], json::array({5, 6, 7}));
@@ -135,7 +135,7 @@ TEST(LlamaAnswer, SettingsShowTheEndTokensThatAreBarred) {
     const auto body = server::parse_body(fmt::format(R"({{"prompt": "hi", "ignore_eos": {}}})", ignored));
     const auto r = dialect.parse(body, {.n_vocab = 100, .end_tokens = ends, .max_choices = 8});
     const auto answer = dialect.begin(r, r.sampling, {.model = "m", .prompts = {"hi"}});
-    answer->delta({.finish = Finish::kLength, .usage = kUsage});
+    answer->delta({.end = {{.finish = Finish::kLength}}, .usage = kUsage});
     EXPECT_EQ(json::parse(answer->end(kUsage, {}))["generation_settings"]["logit_bias"],
               ignored ? json::parse(R"([{"token": 7, "bias": null}, {"token": 9, "bias": null}])") : json::array());
   }
@@ -148,18 +148,18 @@ TEST(LlamaAnswer, SaysWhyItStopped) {
     answer.delta(std::move(last));
     return json::parse(answer.end(kUsage, {}));
   };
-  const json word = stopped({.finish = Finish::kStop, .stop = "END"});
+  const json word = stopped({.end = {{.finish = Finish::kStop, .stop = "END"}}});
   EXPECT_EQ(word["stop_type"], "word");
   EXPECT_EQ(word["stopping_word"], "END");
-  EXPECT_EQ(stopped({.finish = Finish::kStop})["stop_type"], "eos");
-  const json full = stopped({.tokens = {1}, .finish = Finish::kLength});
+  EXPECT_EQ(stopped({.end = {{.finish = Finish::kStop}}})["stop_type"], "eos");
+  const json full = stopped({.tokens = {1}, .end = {{.finish = Finish::kLength}}});
   EXPECT_TRUE(full["stop_type"] == "limit" && full["truncated"] == true) << "nobody wanted so few tokens";
 }
 
 TEST(LlamaAnswer, SeveralPromptsAreAList) {
   auto answer = answer_of(R"("n_cmpl": 2)", 4, 2);
   for (const int choice : {1, 0, 3, 2}) {
-    server::Delta delta{.choice = choice, .text = std::to_string(choice), .finish = Finish::kStop};
+    server::Delta delta{.choice = choice, .text = std::to_string(choice), .end = {{.finish = Finish::kStop}}};
     if (choice % 2 == 0) delta.usage = kUsage;
     answer.delta(std::move(delta));
   }
@@ -174,7 +174,7 @@ TEST(LlamaAnswer, SeveralPromptsAreAList) {
 
 TEST(LlamaAnswer, FieldsMayBeChosen) {
   auto answer = answer_of(R"("response_fields": ["content", "generation_settings/n_predict", "no/such", "stop/x"])");
-  answer.delta({.text = "a", .finish = Finish::kStop, .usage = kUsage});
+  answer.delta({.text = "a", .end = {{.finish = Finish::kStop}}, .usage = kUsage});
   EXPECT_EQ(json::parse(answer.end(kUsage, {})),
             json::parse(R"({"content": "a", "generation_settings/n_predict": -1})"));
 }
@@ -185,7 +185,7 @@ TEST(LlamaAnswer, ProbabilitiesHaveIdsAndBytes) {
       {.text = "\xc3\xa9",
        .tokens = {1},
        .logprobs = {{{.token = 1, .bytes = "\xc3\xa9", .logprob = -1}, {{.token = 2, .bytes = "x", .logprob = -0.5F}}}},
-       .finish = Finish::kStop,
+       .end = {{.finish = Finish::kStop}},
        .usage = kUsage});
   EXPECT_EQ(json::parse(answer.end(kUsage, {}))["completion_probabilities"], json::parse(R"([
     {"id": 1, "token": "é", "bytes": [195, 169], "logprob": -1.0,
@@ -197,7 +197,7 @@ TEST(LlamaAnswer, ProbabilitiesOfWhatIsDrawnHaveAnotherName) {
   answer.delta({.text = "x",
                 .tokens = {1},
                 .logprobs = {{{.token = 1, .bytes = "x", .logprob = 0}, {{.token = 1, .bytes = "x", .logprob = 0}}}},
-                .finish = Finish::kStop,
+                .end = {{.finish = Finish::kStop}},
                 .usage = kUsage});
   const json body = json::parse(answer.end(kUsage, {}));
   EXPECT_EQ(body["completion_probabilities"], json::parse(R"([

@@ -61,8 +61,8 @@ std::vector<json> parse_events(const std::string& text) {
 TEST(OpenAiBody, ChatHasTheWholeShape) {
   OpenAiBody body(kChat, head(2), false);
   body.delta({.choice = 1, .text = "b"});
-  body.delta({.choice = 0, .text = "a", .reasoning_tokens = 2, .finish = Finish::kStop});
-  body.delta({.choice = 1, .text = "c", .reasoning_tokens = 3, .finish = Finish::kLength});
+  body.delta({.choice = 0, .text = "a", .end = {{.finish = Finish::kStop, .reasoning_tokens = 2}}});
+  body.delta({.choice = 1, .text = "c", .end = {{.finish = Finish::kLength, .reasoning_tokens = 3}}});
   EXPECT_EQ(json::parse(body.end({10, 4, 3}, {})), json::parse(R"({
     "id": "an-id", "object": "chat.completion", "created": 1234, "model": "m",
     "system_fingerprint": "b1", "choices": [
@@ -78,9 +78,7 @@ TEST(OpenAiBody, ChatHasTheWholeShape) {
 TEST(OpenAiAnswer, ACutCallIsNoReasonToEnd) {
   for (const auto& [finish, reason] : {std::pair{Finish::kStop, "stop"}, std::pair{Finish::kLength, "length"}}) {
     const Delta cut{.calls = {{.index = 0, .id = "t", .name = "add", .arguments = R"({"a": "cu)"}},
-                    .finish = finish,
-                    .stop = "t",
-                    .cut_call = true};
+                    .end = {{.finish = finish, .stop = "t", .cut_call = true}}};
     OpenAiBody body(kChat, head(1), false);
     body.delta(Delta(cut));
     const json whole = json::parse(body.end({}, {}));
@@ -93,7 +91,8 @@ TEST(OpenAiAnswer, ACutCallIsNoReasonToEnd) {
 
 TEST(OpenAiBody, CompletionsHaveTextAndEcho) {
   OpenAiBody body(kText, head(4, {"hello \"you\"", "bye"}), false);
-  for (int choice = 0; choice < 4; ++choice) body.delta({.choice = choice, .text = "\n", .finish = Finish::kStop});
+  for (int choice = 0; choice < 4; ++choice)
+    body.delta({.choice = choice, .text = "\n", .end = {{.finish = Finish::kStop}}});
   const json parsed = json::parse(body.end({1, 0, 1}, {}));
   EXPECT_EQ(parsed["object"], "text_completion");
   EXPECT_EQ(parsed["choices"][0], json::parse(R"({"index": 0, "text": "hello \"you\"\n", "logprobs": null,
@@ -107,7 +106,7 @@ TEST(OpenAiBody, LogprobsAreThoseOfAllDeltas) {
   for (const Endpoint endpoint : {kChat, kText}) {
     OpenAiBody body(endpoint, head(2), true);
     body.delta({.choice = 0, .text = "é", .logprobs = {all[0]}});
-    body.delta({.choice = 0, .text = "\"!", .logprobs = {all[1], all[2]}, .finish = Finish::kStop});
+    body.delta({.choice = 0, .text = "\"!", .logprobs = {all[1], all[2]}, .end = {{.finish = Finish::kStop}}});
     const json choices = json::parse(body.end({}, {}))["choices"];
     std::int64_t offset = 0, none = 0;
     const bool chat = endpoint == kChat;
@@ -140,7 +139,7 @@ TEST(OpenAiBody, EchoHasThePromptsLogprobs) {
               .prompt = {scored(6, "\xc3", -1, 2, {{9, "a", -0.5F}, {6, "\xc3", -1}}), scored(7, "\xa9llo", -2, 1)}});
   body.delta({.choice = 2, .prompt = {scored(8, "x", 0, 0)}});
   for (int choice = 0; choice < 4; ++choice)
-    body.delta({.choice = choice, .text = "!", .logprobs = {entry("!", -3)}, .finish = Finish::kLength});
+    body.delta({.choice = choice, .text = "!", .logprobs = {entry("!", -3)}, .end = {{.finish = Finish::kLength}}});
   const std::size_t bytes = body.bytes();
   const std::string text = body.end({}, {});
   EXPECT_LT(bytes, text.size());
@@ -170,8 +169,8 @@ TEST(OpenAiBody, PromptLogprobsHaveVllmsShape) {
   for (const Endpoint endpoint : {kChat, kText}) {
     OpenAiBody body(endpoint, head(2), false, {.in_list = 2});
     body.delta({.choice = 0, .prompt = {tokens[0], tokens[1]}});
-    body.delta({.choice = 0, .text = "a", .prompt = {tokens[2]}, .finish = Finish::kStop});
-    body.delta({.choice = 1, .text = "b", .finish = Finish::kStop});
+    body.delta({.choice = 0, .text = "a", .prompt = {tokens[2]}, .end = {{.finish = Finish::kStop}}});
+    body.delta({.choice = 1, .text = "b", .end = {{.finish = Finish::kStop}}});
     const json answer = json::parse(body.end({}, {}));
     const bool chat = endpoint == kChat;
     if (chat) EXPECT_EQ(answer["prompt_logprobs"], list);
@@ -244,7 +243,7 @@ TEST(OpenAiStream, ChatOpensEachChoiceWithItsRole) {
     "choices": [{"index": 1, "delta": {"role": "assistant", "content": null}, "logprobs": null,
     "finish_reason": null}], "usage": null})"));
   EXPECT_EQ(events[1]["choices"][0]["delta"], json::parse(R"({"content": "a"})"));
-  events = parse_events(stream.delta({.choice = 1, .text = "b", .finish = Finish::kStop}));
+  events = parse_events(stream.delta({.choice = 1, .text = "b", .end = {{.finish = Finish::kStop}}}));
   ASSERT_EQ(events.size(), 2U);
   EXPECT_EQ(events[0]["choices"][0]["delta"], json::parse(R"({"content": "b"})"));
   EXPECT_EQ(events[1]["choices"][0]["delta"], json::object());
@@ -258,7 +257,7 @@ TEST(OpenAiStream, ChatOpensEachChoiceWithItsRole) {
 
 TEST(OpenAiStream, WithoutUsageNobodyHearsOfIt) {
   OpenAiStream stream(kText, head(1), false, false);
-  for (const json& e : parse_events(stream.delta({.choice = 0, .text = "a", .finish = Finish::kLength}))) {
+  for (const json& e : parse_events(stream.delta({.choice = 0, .text = "a", .end = {{.finish = Finish::kLength}}}))) {
     EXPECT_FALSE(e.contains("usage"));
     EXPECT_EQ(e["object"], "text_completion");
   }
@@ -270,8 +269,9 @@ TEST(OpenAiStream, TellsProgressAndTimingsToWhoAsks) {
       .prompt_tokens = 10, .cached_tokens = 4, .completion_tokens = 3, .prompt_seconds = 0.5, .decode_seconds = 0.25};
   const engine::Progress half{.computed = 6, .usage = {.prompt_tokens = 10, .cached_tokens = 4, .prompt_seconds = 0.5}};
   OpenAiStream stream(kChat, head(1), false, false, {.progress = true, .timings = true});
-  auto events = parse_events(stream.delta({.progress = {half}}) + stream.delta({.text = "a", .so_far = usage}) +
-                             stream.delta({.finish = Finish::kStop, .usage = usage}) + stream.end(usage, {}));
+  auto events =
+      parse_events(stream.delta({.progress = {half}}) + stream.delta({.text = "a", .so_far = usage}) +
+                   stream.delta({.end = {{.finish = Finish::kStop}}, .usage = usage}) + stream.end(usage, {}));
   ASSERT_EQ(events.size(), 6u);
   EXPECT_EQ(events[0]["choices"][0]["delta"]["role"], "assistant");
   EXPECT_FALSE(events[0].contains("timings"));
@@ -284,12 +284,13 @@ TEST(OpenAiStream, TellsProgressAndTimingsToWhoAsks) {
   EXPECT_EQ(events[4]["timings"]["predicted_ms"], 250);
 
   OpenAiStream plain(kChat, head(1), false, false);
-  for (const json& event : parse_events(plain.delta({.text = "a", .progress = {half}, .so_far = usage}) +
-                                        plain.delta({.finish = Finish::kStop, .usage = usage}) + plain.end(usage, {})))
+  for (const json& event :
+       parse_events(plain.delta({.text = "a", .progress = {half}, .so_far = usage}) +
+                    plain.delta({.end = {{.finish = Finish::kStop}}, .usage = usage}) + plain.end(usage, {})))
     EXPECT_FALSE(event.is_object() && (event.contains("timings") || event.contains("prompt_progress"))) << event;
 
   OpenAiBody body(kText, head(1), false, {}, {.timings = true});
-  body.delta({.text = "a", .finish = Finish::kStop, .usage = usage});
+  body.delta({.text = "a", .end = {{.finish = Finish::kStop}}, .usage = usage});
   EXPECT_EQ(json::parse(body.end(usage, {}))["timings"]["prompt_n"], 6);
 }
 

@@ -55,6 +55,7 @@ TEST(PictureFieldsTest, OpenAisParts) {
   EXPECT_EQ(low->detail, vision::Detail::kLow);
   EXPECT_NE(low->marker, file->marker);
   EXPECT_TRUE(openai_picture(R"({"type": "image_url", "image_url": "data:image/png;base64,AP8="})"));
+  EXPECT_TRUE(openai_picture(R"({"type": "image_url", "image_url": "DATA:Image/PNG;BASE64,AP8="})"));
 }
 
 TEST(PictureFieldsTest, AUrlIsFetchedLater) {

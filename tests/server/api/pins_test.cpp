@@ -1,5 +1,6 @@
-// Which beginnings of a prompt a request pins, and how that is told. On a model whose tokens are bytes, so that a beginning can be
-// read. What the cache makes of it: tests/engine/prefixes_test.cpp; all of it together: tests/e2e/test_pins.py.
+// Which beginnings of a prompt a request pins, and how that is told. On a model whose tokens are bytes, so that a
+// beginning can be read. What the cache makes of it: tests/engine/prefixes_test.cpp; all of it together:
+// tests/e2e/test_pins.py.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

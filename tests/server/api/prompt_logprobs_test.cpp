@@ -1,4 +1,5 @@
-// Log-probabilities of prompts over HTTP, from the real engine: the requests of lm-eval's local-completions, and vLLM's field.
+// Log-probabilities of prompts over HTTP, from the real engine: the requests of lm-eval's local-completions, and vLLM's
+// field.
 #include <gtest/gtest.h>
 
 #include <boost/asio/io_context.hpp>
@@ -154,7 +155,7 @@ TEST(PromptLogprobsInTime, AllOrAnError) {
       job.submit(std::move(request));
     }
     engine::Event token = piece(1, "text");
-    token.piece.token = 7;
+    piece_of(token).token = 7;
     job.on_event(std::move(token));
     engine::Event late = refusal(2, engine::Refusal::kTimeout, "late");
     job.on_event(std::move(late));

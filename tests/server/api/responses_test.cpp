@@ -1,4 +1,5 @@
-// OpenAI's Responses API: requests and the events of answers. What its client makes of them: tests/e2e/test_responses.py.
+// OpenAI's Responses API: requests and the events of answers. What its client makes of them:
+// tests/e2e/test_responses.py.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -164,7 +165,7 @@ TEST(ResponsesAnswer, AStreamOpensAndClosesEachItem) {
   std::string events = answer.delta({.text = "so", .reasoning = "hm"});
   events += answer.delta({.calls = {{.index = 0, .id = "c", .name = "f", .arguments = ""},
                                     {.index = 0, .id = {}, .name = {}, .arguments = "{}"}},
-                          .finish = Finish::kStop});
+                          .end = {{.finish = Finish::kStop}}});
   events += answer.end({.prompt_tokens = 10, .cached_tokens = 3, .completion_tokens = 4}, {});
   EXPECT_EQ(kinds_of(events),
             (std::vector<std::string>{"created", "in_progress", "output_item.added0", "content_part.added0",
@@ -184,7 +185,7 @@ TEST(ResponsesAnswer, TellsProgressAndTimingsToWhoAsks) {
   EXPECT_EQ(events.find("Be brief."), events.find(R"("instructions")") + 16);
   EXPECT_LT(events.rfind("Be brief."), events.find("prompt_progress")) << "there may be many of these";
   EXPECT_NE(events.find(R"("prompt_progress":{"total":10,"cache":0,"processed":6)"), std::string::npos) << events;
-  events = answer.delta({.text = "so", .so_far = usage, .finish = Finish::kStop, .usage = usage});
+  events = answer.delta({.text = "so", .so_far = usage, .end = {{.finish = Finish::kStop}}, .usage = usage});
   const std::size_t delta = events.find("output_text.delta");
   EXPECT_NE(events.find(R"("timings":{)", delta), std::string::npos) << events;
   EXPECT_NE(answer.end(usage, {}).find(R"("timings":{)"), std::string::npos);
@@ -193,7 +194,7 @@ TEST(ResponsesAnswer, TellsProgressAndTimingsToWhoAsks) {
 TEST(ResponsesAnswer, ABodyHasItsItemsAndItsEnd) {
   ResponsesAnswer answer({.id = "resp_1", .model = "m"}, false, {});
   EXPECT_EQ(answer.delta({.text = "a"}), "");
-  answer.delta({.text = "b", .finish = Finish::kLength});
+  answer.delta({.text = "b", .end = {{.finish = Finish::kLength}}});
   const json body = json::parse(answer.end({.prompt_tokens = 10, .cached_tokens = 3, .completion_tokens = 4}, {}));
   EXPECT_EQ(body["status"], "incomplete");
   EXPECT_EQ(body["incomplete_details"]["reason"], "max_output_tokens");
@@ -206,9 +207,8 @@ TEST(ResponsesAnswer, OnlyTheCutItemIsIncomplete) {
   for (const bool stream : {false, true}) {
     ResponsesAnswer answer({.id = "resp_1", .model = "m"}, stream, {});
     std::string events = answer.delta({.text = "so", .reasoning = "hm"});
-    events +=
-        answer.delta({.calls = {{.index = 0, .id = "c", .name = "f", .arguments = "{\"a"}}, .finish = Finish::kLength});
-    events += answer.delta({.reasoning_tokens = 7});
+    events += answer.delta({.calls = {{.index = 0, .id = "c", .name = "f", .arguments = "{\"a"}},
+                            .end = {{.finish = Finish::kLength, .reasoning_tokens = 7}}});
     events += answer.end({.prompt_tokens = 10, .completion_tokens = 9}, {});
     const std::size_t last = stream ? events.rfind("data: ") + 6 : 0;
     json body = json::parse(events.substr(last));

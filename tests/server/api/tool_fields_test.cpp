@@ -288,7 +288,7 @@ TEST(ToolCalls, AreInABody) {
   body.delta({.reasoning = "h\"m", .calls = {{.index = 0, .id = "i0", .name = "add", .arguments = "{\"a\":"}}});
   body.delta({.calls = {{.index = 0, .id = {}, .name = {}, .arguments = "1}"},
                         {.index = 1, .id = "i1", .name = "now", .arguments = "{}"}},
-              .finish = Finish::kStop});
+              .end = {{.finish = Finish::kStop}}});
   const json choice = json::parse(body.end({1, 2, 0}, {}))["choices"][0];
   EXPECT_EQ(choice["finish_reason"], "tool_calls");
   EXPECT_EQ(choice["message"],
@@ -300,7 +300,8 @@ TEST(ToolCalls, AreInABody) {
 TEST(ToolCalls, AreInAStream) {
   OpenAiStream stream(Endpoint::kChat, tools_head(), false, false);
   std::string events = stream.delta({.calls = {{.index = 0, .id = "i0", .name = "add", .arguments = ""}}});
-  events += stream.delta({.calls = {{.index = 0, .id = {}, .name = {}, .arguments = "{}"}}, .finish = Finish::kStop});
+  events += stream.delta(
+      {.calls = {{.index = 0, .id = {}, .name = {}, .arguments = "{}"}}, .end = {{.finish = Finish::kStop}}});
   std::vector<json> deltas;
   std::string finish;
   for (std::size_t at = 0; at < events.size(); at = events.find("\n\n", at) + 2) {

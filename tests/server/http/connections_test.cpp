@@ -154,7 +154,8 @@ TEST_F(ConnectionsTest, FloodOfConnectionsLeavesTheFirstOnes) {
   }
   const auto begun = std::chrono::steady_clock::now();
   for (int i = 0; i < 500; ++i) flood.push_back(client());
-  // On a machine that takes longer the first ones have been idle for long enough to make room, being of the same address.
+  // On a machine that takes longer the first ones have been idle for long enough to make room, being of the same
+  // address.
   const bool quick = std::chrono::steady_clock::now() - begun < std::chrono::milliseconds(200);
   for (auto& one : served)
     if (quick) EXPECT_EQ(one->get("/health").status, 200);

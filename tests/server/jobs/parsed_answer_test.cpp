@@ -46,7 +46,7 @@ std::vector<std::string> ids_of(const std::string& name, const std::string& text
   ParsedAnswer answer(std::make_unique<IdsOnly>(ids), prompt.format, 1,
                       {.form = prompt.call_ids, .before = 2, .name = "x"}, true);
   for (const char c : text) answer.delta({.text = std::string(1, c)});
-  answer.delta({.finish = sampling::Finish::kStop});
+  answer.delta({.end = {{.finish = sampling::Finish::kStop}}});
   return ids;
 }
 

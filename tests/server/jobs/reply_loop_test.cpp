@@ -97,8 +97,8 @@ TEST_F(ReplyTest, PendingTextIsBounded) {
 
 TEST_F(ReplyTest, PendingLogprobsCountToo) {
   engine::Event event = piece(kId, "x");
-  event.piece.logprobs.resize(1);
-  event.piece.logprobs[0].top.resize(20);
+  piece_of(event).logprobs.resize(1);
+  piece_of(event).logprobs[0].top.resize(20);
   for (int i = 0; i < 3 && !job_.done(); ++i) job_.on_event(engine::Event(event));
   ASSERT_TRUE(job_.error());
   EXPECT_EQ(job_.error()->code(), "slow_reader");
@@ -108,7 +108,7 @@ TEST_F(ReplyTest, PendingLogprobsCountToo) {
 TEST_F(ReplyTest, StepsWithLogprobsDoNotShareAnEvent) {
   for (const char* text : {"a", "b", "c"}) {
     engine::Event event = piece(kId, text);
-    event.piece.logprobs.resize(1);
+    piece_of(event).logprobs.resize(1);
     job_.on_event(std::move(event));
   }
   job_.on_event(piece(kId, "d"));
@@ -133,7 +133,7 @@ TEST_F(ReplyTest, TheFirstTokenCountsWhetherItShowsOrNot) {
 
 TEST_F(ReplyTest, TheEngineEndsWhatHadNoToken) {
   auto end = last(kId, "", Finish::kLength, {1, 0, 0});
-  end.piece.token = -1;
+  piece_of(end).token = -1;
   job_.on_event(std::move(end));
   run();
   EXPECT_FALSE(job_.first_token());

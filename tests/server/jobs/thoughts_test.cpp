@@ -1,6 +1,6 @@
 // Budgets of thoughts, through every template in llama.cpp's sources: a model that would think without end stops where
-// the budget is used up, and the answer, form or call follows. COPPICE_SEED=n replays a run, COPPICE_TEMPLATE=name looks
-// at one template.
+// the budget is used up, and the answer, form or call follows. COPPICE_SEED=n replays a run, COPPICE_TEMPLATE=name
+// looks at one template.
 #include <gtest/gtest.h>
 
 #include <algorithm>

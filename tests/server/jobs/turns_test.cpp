@@ -126,5 +126,21 @@ TEST_F(TurnsTest, WhoIsOutOfTimeIsNotParsed) {
   EXPECT_NE(get("/metrics").body.find("coppice_requests_rejected_total{reason=\"timeout\"} 2\n"), std::string::npos);
 }
 
+TEST_F(TurnsTest, ARequestsOwnTimeCountsWhileItIsPrepared) {
+  FakeModel& model = start_held();
+  send('b', 10);
+  wait_for_preparing(1);
+  const std::string prompts = fmt::format(R"(["{0}", "{0}"])", std::string(kLarge, 'L'));
+  HttpClient& late = send("/v1/completions", R"({"timeout": 1e-6, "prompt": )" + prompts + "}");
+  wait_for_preparing(2);
+  release();
+  const HttpAnswer answer = late.receive();
+  EXPECT_EQ(answer.status, 504) << answer.body;
+  EXPECT_EQ(answer.code(), "deadline_exceeded");
+  EXPECT_NE(answer.body.find("before its prompt was ready"), std::string::npos) << answer.body;
+  EXPECT_EQ(clients_.front()->receive().status, 200);
+  EXPECT_EQ(model.submitted(), 1U);
+}
+
 }  // namespace
 }  // namespace coppice::testing

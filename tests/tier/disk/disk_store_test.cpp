@@ -81,7 +81,7 @@ TEST_F(DiskStoreTest, TellsWhatItHoldsOverARestartSealedOrNot) {
       while (!store.counters().on) std::this_thread::yield();
       RecordingObserver observer;
       store.observe(observer, name_of(0).model);
-      const auto told = [&](int i) { return observer.has(tier::Place::kDisk, outside(name_of(i))); };
+      const auto told = [&](int i) { return observer.has(tier::StoreKind::kDisk, outside(name_of(i))); };
       if (run == 0) {
         for (int i = 0; i < 4; ++i) {
           tier::Buffer buffer = buffers_.take();
@@ -96,7 +96,7 @@ TEST_F(DiskStoreTest, TellsWhatItHoldsOverARestartSealedOrNot) {
       const auto end = std::chrono::steady_clock::now() + seconds(60);
       while (observer.size() < 2 && std::chrono::steady_clock::now() < end) std::this_thread::yield();
       EXPECT_TRUE(told(0) && told(1)) << run;
-      EXPECT_EQ(observer.origin(tier::Place::kDisk, outside(name_of(0))), origin);
+      EXPECT_EQ(observer.origin(tier::StoreKind::kDisk, outside(name_of(0))), origin);
       EXPECT_EQ(observer.inside(outside(name_of(0))), name_of(0));
       EXPECT_EQ(observer.size(), 2U) << "what has no origin, or is another model's, is not told";
       if (run == 0) continue;
@@ -219,7 +219,8 @@ TEST_F(DiskStoreTest, EveryCallIsAnsweredOnceWhateverComesTogether) {
   {
     const std::uint64_t each = tier::disk_bytes(tier::piece_size(4, 5, 10'000));
     const auto store = start({.bytes = 40 * each, .free_share = 0});
-    // On a machine that is busy it takes a while until the thread that writes, which is as nice as can be, has written something.
+    // On a machine that is busy it takes a while until the thread that writes, which is as nice as can be, has written
+    // something.
     for (int k = 0; k < n || (hits == 0 && k < 100 * n); ++k) {
       const tier::Name name = name_of(static_cast<int>(dice.below(100)), static_cast<int>(dice.below(2)));
       tier::Buffer buffer = buffers.take();

@@ -1,5 +1,5 @@
-// Fibers: threads of which one runs at a time, and gives way only where it says so: who goes on then is the test's choice, so a run can be
-// repeated to the last step.
+// Fibers: threads of which one runs at a time, and gives way only where it says so: who goes on then is the test's
+// choice, so a run can be repeated to the last step.
 #pragma once
 
 #include <semaphore.h>
@@ -15,7 +15,8 @@ namespace coppice::test {
 
 class Fibers {
  public:
-  /// Keeps the calling thread, and so the fibers, on one processor: a handover to another one takes longer than most steps.
+  /// Keeps the calling thread, and so the fibers, on one processor: a handover to another one takes longer than most
+  /// steps.
   Fibers();
   ~Fibers();  ///< REQUIRES: all have ended
   Fibers(const Fibers&) = delete;
@@ -23,14 +24,15 @@ class Fibers {
 
   /// Begins with one of the next steps.
   void start(std::function<void()> body);
-  /// One of them, drawn by the dice, goes on until it gives way or ends. False: all have ended. Ends the program if it doesn't come back: it waits
-  /// for a lock that another one holds, while that has given way.
+  /// One of them, drawn by the dice, goes on until it gives way or ends. False: all have ended. Ends the program if it
+  /// doesn't come back: it waits for a lock that another one holds, while that has given way.
   bool step(Dice& dice);
   /// Of a fiber: others may run. Elsewhere: nothing.
   void give_way();
 
  private:
-  /// POSIX's, since libstdc++'s looks many times and gives its processor away between, which beside other programs takes most of the time.
+  /// POSIX's, since libstdc++'s looks many times and gives its processor away between, which beside other programs
+  /// takes most of the time.
   class Semaphore {
    public:
     Semaphore();

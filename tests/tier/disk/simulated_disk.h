@@ -1,7 +1,9 @@
-// SimulatedDisk: a disk in memory, what goes wrong with it, and the processes that use one folder of it. All chances come from one seed.
+// SimulatedDisk: a disk in memory, what goes wrong with it, and the processes that use one folder of it. All chances
+// come from one seed.
 //
-// Each call of FileSystem is a point where other fibers may run, where its process may be killed, and where the disk may fail. Names of files
-// are safe once the disk says so, contents once they were synced: the rest is anything after a power loss.
+// Each call of FileSystem is a point where other fibers may run, where its process may be killed, and where the disk
+// may fail. Names of files are safe once the disk says so, contents once they were synced: the rest is anything after a
+// power loss.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,6 @@
-// A simulation of servers that keep pieces in one folder, on a disk that fails in all ways (simulated_disk.h), in the manner of TigerBeetle's:
-// one seed decides everything, so a run that fails can be repeated. simulate() plays some thousand calls.
+// A simulation of servers that keep pieces in one folder, on a disk that fails in all ways (simulated_disk.h), in the
+// manner of TigerBeetle's: one seed decides everything, so a run that fails can be repeated. simulate() plays some
+// thousand calls.
 #pragma once
 
 #include <cstdint>

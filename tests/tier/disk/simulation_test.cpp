@@ -1,5 +1,5 @@
-// The disk store on a simulated disk. COPPICE_SEED=n replays a run, COPPICE_SECONDS=n plays new ones for so long: hours of it are due when the
-// store changes (docs/adr/0071-pieces-as-files.md).
+// The disk store on a simulated disk. COPPICE_SEED=n replays a run, COPPICE_SECONDS=n plays new ones for so long: hours
+// of it are due when the store changes (docs/decisions.md, "Pieces are files").
 #include "tier/disk/simulation.h"
 
 #include <fmt/format.h>

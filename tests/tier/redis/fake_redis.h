@@ -27,7 +27,8 @@ class FakeRedis {
   std::atomic<int> cut_after = -1;
   std::atomic<bool> flips = false;  ///< a bit of each value
   std::string password;             ///< set it before anybody connects
-  /// Changes what is sent for a command that isn't of the greeting; true: the connection ends behind it. Set it before anybody connects; one call at a time.
+  /// Changes what is sent for a command that isn't of the greeting; true: the connection ends behind it. Set it before
+  /// anybody connects; one call at a time.
   std::function<bool(std::string& reply)> meddle;
 
  private:

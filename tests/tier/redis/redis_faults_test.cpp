@@ -1,5 +1,6 @@
-// A server of which nothing can be relied on: answers that are cut, damaged, doubled, late or another command's. Whatever comes, each call is answered once
-// and no piece opens that isn't what was kept under its name. Which fault comes when is drawn from a seed; who of the store's threads asks first is the system's.
+// A server of which nothing can be relied on: answers that are cut, damaged, doubled, late or another command's.
+// Whatever comes, each call is answered once and no piece opens that isn't what was kept under its name. Which fault
+// comes when is drawn from a seed; who of the store's threads asks first is the system's.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -102,8 +103,8 @@ TEST(RedisFaults, NoFaultOfAServerIsMoreThanAMiss) {
   std::cout << "COPPICE_SEED=" << seed << "\n";
   SCOPED_TRACE("COPPICE_SEED=" + std::to_string(seed));
   tier::Buffers buffers(64, 64 << 10), rights(2, 64 << 10);
+  Meddler meddler(seed);  // outlives the server, whose thread may still be answering a store that has gone
   FakeRedis server;
-  Meddler meddler(seed);
   server.meddle = [&](std::string& reply) { return meddler(reply); };
   std::atomic<int> answers = 0, hits = 0, misses = 0, wrong = 0;
   int asked = 0, off = 0;

@@ -1,4 +1,5 @@
-// RedisStore against a server that fails as it is told, and against a real one: Debian's redis-tools, or the program that COPPICE_REDIS names.
+// RedisStore against a server that fails as it is told, and against a real one: Debian's redis-tools, or the program
+// that COPPICE_REDIS names.
 #include "tier/redis/redis_store.h"
 
 #include <fcntl.h>
@@ -98,6 +99,20 @@ void RedisTest::keeps_and_gives(int port) {
   EXPECT_EQ(one->counters().io_errors + other->counters().io_errors, 0);
 }
 
+/// Whoever asks behind it may read before the piece is removed, and answer when nothing is left to remove.
+TEST_F(RedisTest, WhatIsForgottenIsGoneAtOnce) {
+  FakeRedis server;
+  const auto store = start_on(server.port());
+  std::vector<tier::Name> names(100, name_of(1));
+  names[0] = name_of(0);
+  for (int i = 0; i < 300; ++i) {
+    while (!put(*store, name_of(0), 100)) std::this_thread::yield();  // not while the last one is being removed
+    store->forget({});
+    ASSERT_FALSE(held(*store, names)[0]) << i;
+    ASSERT_FALSE(loads(*store, name_of(0))) << i;
+  }
+}
+
 TEST_F(RedisTest, KeepsAndGives) {
   FakeRedis server;
   keeps_and_gives(server.port());
@@ -135,8 +150,8 @@ class Program {
   pid_t id_ = 0;
 };
 
-/// "": there is none. Debian's redis-tools has the server's program under this name; it goes by the first argument. The package redis-server
-/// would also start one.
+/// "": there is none. Debian's redis-tools has the server's program under this name; it goes by the first argument. The
+/// package redis-server would also start one.
 std::string redis_server() {
   const char* const given = std::getenv("COPPICE_REDIS");
   const std::string program = given != nullptr ? given : "/usr/bin/redis-check-rdb";

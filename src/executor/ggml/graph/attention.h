@@ -29,7 +29,8 @@ class Attention {
 
   /// Begins a graph for this batch: declares what inputs the backend needs beside StepInputs.
   virtual void begin(GraphBuilder& b, const Batch& batch) = 0;
-  /// One layer's attention: [n_head * head_dim, n_rows]. sinks: f32 [n_head], model::AttentionSpec::sinks; nullptr: none.
+  /// One layer's attention: [n_head * head_dim, n_rows]. sinks: f32 [n_head], model::AttentionSpec::sinks; nullptr:
+  /// none.
   virtual ggml_tensor* attend(GraphBuilder& b, const EnteredRows& rows, std::size_t group, ggml_tensor* sinks) = 0;
   /// Fills the inputs before a step's run.
   virtual void fill(const Batch& batch) = 0;

@@ -1,12 +1,16 @@
-// A layer of another kind: first its data in model/model.h and its reading in model/decoder_reader.cpp (experts_reader.cpp,
-// layer_pattern.cpp, recurrent_reader.cpp). A new matrix is named in its part's linears(); norms and biases are not. Then here, and for
-//  - a norm: norm.cpp; before a packed matrix packed_product.cpp and matmul/quant_rows-inl.h (test a quantised file, too); behind a part
-//    residual.cpp; around experts feed_forward.cpp; of q, k and v attention_mixer.cpp;
+// A layer of another kind: first its data in model/model.h and its reading in model/decoder_reader.cpp
+// (experts_reader.cpp, layer_pattern.cpp, recurrent_reader.cpp). A new matrix is named in its part's linears(); norms
+// and biases are not. Then here, and for
+//  - a norm: norm.cpp; before a packed matrix packed_product.cpp and matmul/quant_rows-inl.h (test a quantised file,
+//    too); behind a part residual.cpp; around experts feed_forward.cpp; of q, k and v attention_mixer.cpp;
 //  - a rotation: enter_rows.cpp and attention/cpu/new_rows.*;
-//  - a gate: gated_product.cpp and, for packed ones, matmul/quant_rows-inl.h; the attention's output gate: attention_mixer.cpp;
-//  - experts: which ones: expert_choice.cpp; their work: experts.cpp, packed_experts.cpp; the feed-forward beside them: feed_forward.cpp;
-//  - a recurrent mixer: its RecurrentKind; its matrices in ModelSpec::matrices(); what it keeps in executor/base/state_layout.cpp; built in
-//    recurrent_mixer.cpp from mix_layer(), its kernels in src/recurrent (docs/adr/0036-recurrent-mixers.md).
+//  - a gate: gated_product.cpp and, for packed ones, matmul/quant_rows-inl.h; the attention's output gate:
+//    attention_mixer.cpp;
+//  - experts: which ones: expert_choice.cpp; their work: experts.cpp, packed_experts.cpp; the feed-forward beside them:
+//    feed_forward.cpp;
+//  - a recurrent mixer: its RecurrentKind; its matrices in ModelSpec::matrices(); what it keeps in
+//    executor/base/state_layout.cpp; built in recurrent_mixer.cpp from mix_layer(), its kernels in src/recurrent
+//    (docs/decisions.md, "Recurrent mixers").
 // What is added to the residual goes through add_product(), which fuses the sum where nothing lies between.
 #include "executor/ggml/graph/decoder.h"
 

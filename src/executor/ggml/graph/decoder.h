@@ -1,5 +1,5 @@
-// The decoder: a ModelSpec's layers, each put together from its mixer and its feed-forward. Another kind of either is an
-// overload of mix() or feed_forward() in a file of its own.
+// The decoder: a ModelSpec's layers, each put together from its mixer and its feed-forward. Another kind of either is
+// an overload of mix() or feed_forward() in a file of its own.
 #pragma once
 
 #include "executor/ggml/graph/graph_builder.h"

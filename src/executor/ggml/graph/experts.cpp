@@ -15,8 +15,8 @@ struct SumNode {
   bool weighted, sorted;
 };
 
-/// y[row] = sum of weight * part over a row's parts. Sources: parts, n_used for each row; if weighted, weights [1, n_used, n_rows];
-/// if sorted, positions [n_used * n_rows] of the parts. A worker takes a range of all values.
+/// y[row] = sum of weight * part over a row's parts. Sources: parts, n_used for each row; if weighted, weights [1,
+/// n_used, n_rows]; if sorted, positions [n_used * n_rows] of the parts. A worker takes a range of all values.
 void run_sum(ggml_tensor* dst, int worker, int n_workers, void* userdata) {
   const SumNode& node = *static_cast<const SumNode*>(userdata);
   const std::int64_t n = dst->ne[0], all = n * dst->ne[1], n_used = ggml_nelements(dst->src[0]) / all;

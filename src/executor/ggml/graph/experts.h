@@ -5,7 +5,8 @@
 
 namespace coppice::executor {
 
-/// The weighted sum of what its experts make of each row of x: [n_embd, n_rows]. scored: what the router reads of the rows.
+/// The weighted sum of what its experts make of each row of x: [n_embd, n_rows]. scored: what the router reads of the
+/// rows.
 ggml_tensor* experts(GraphBuilder& b, const model::ExpertsSpec& spec, ggml_tensor* x, ggml_tensor* scored);
 
 }  // namespace coppice::executor

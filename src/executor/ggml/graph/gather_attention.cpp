@@ -1,4 +1,4 @@
-// gather: the tensor library's fused attention. docs/adr/0019-one-loop-for-gather-and-dense.md has the figures.
+// gather: the tensor library's fused attention. docs/decisions.md, "Three backends" has the figures.
 #include "executor/ggml/graph/sequence_attention.h"
 
 namespace coppice::executor {

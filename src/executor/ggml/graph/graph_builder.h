@@ -34,11 +34,12 @@ struct DecoderParts {
 /// A graph's inputs. They are filled before each run.
 struct StepInputs {
   ggml_tensor* tokens = nullptr;  ///< i32 [n_rows]
-  /// f32 [embedding_size, n_rows]: of rows that are no tokens, in their places, with zeros in the further planes of those that are; nullptr: all are.
+  /// f32 [embedding_size, n_rows]: of rows that are no tokens, in their places, with zeros in the further planes of
+  /// those that are; nullptr: all are.
   ggml_tensor* embeddings = nullptr;
   ggml_tensor* sources = nullptr;  ///< i32 [n_rows]: i for a token, n_rows + i for an embedding; with embeddings
-  /// i32 [n_rows], or where ropes have sections [4, n_rows]: time, height, width, and once more time, which turns nothing by ggml's rules but
-  /// where the model's authors turn by time.
+  /// i32 [n_rows], or where ropes have sections [4, n_rows]: time, height, width, and once more time, which turns
+  /// nothing by ggml's rules but where the model's authors turn by time.
   ggml_tensor* positions = nullptr;
   std::vector<ggml_tensor*> slots;      ///< [n_groups] i64 [n_rows]: the store's rows for keys and values
   ggml_tensor* output_rows = nullptr;   ///< i32 [n_logits + n_hidden], in this order; nullptr: nothing is wanted
@@ -53,7 +54,8 @@ struct Rows {
   model::TensorId norm = model::kNoTensor;
 };
 
-/// Into how many parts a custom node of so many values may be cut: handing out what takes some microseconds takes longer than that.
+/// Into how many parts a custom node of so many values may be cut: handing out what takes some microseconds takes
+/// longer than that.
 inline int parts_for(std::int64_t n_values) {
   return n_values <= 4096 ? 1 : GGML_N_TASKS_MAX;
 }

@@ -1,6 +1,7 @@
 // GraphRunner: memory and threads for step graphs, and the graphs made so far.
 //
-// A step leaves those threads out that an encoder has meanwhile (port/threads_beside.h). Governed, it gets as many threads as it is worth (step_cost.h) and as there are processors free for (thread_governor.h).
+// A step leaves those threads out that an encoder has meanwhile (port/threads_beside.h). Governed, it gets as many
+// threads as it is worth (step_cost.h) and as there are processors free for (thread_governor.h).
 //
 // Owns a persistent thread pool, one compute buffer that all graphs share, and the most recently used graphs. Not
 // thread safe; the executor's thread owns it.
@@ -29,8 +30,8 @@ class GraphRunner {
   /// governed: n_threads is the most, not what each step gets. Throws model::LoadError when threads can't be had.
   explicit GraphRunner(int n_threads, bool governed = false);
 
-  /// A graph for the batch, with memory; one made before where the attention backend reuses graphs. Valid until the next
-  /// call. Throws StepError.
+  /// A graph for the batch, with memory; one made before where the attention backend reuses graphs. Valid until the
+  /// next call. Throws StepError.
   StepGraph& prepare(const DecoderParts& parts, const Batch& batch);
 
   /// Throws StepError. REQUIRES: graph was prepared last and its inputs are filled.

@@ -1,5 +1,5 @@
-// Experts whose matrices are in our own packed form: rows are sorted by expert, so that each one's weights are read once for
-// all rows that chose it.
+// Experts whose matrices are in our own packed form: rows are sorted by expert, so that each one's weights are read
+// once for all rows that chose it.
 #pragma once
 
 #include "executor/ggml/graph/expert_choice.h"

@@ -1,5 +1,5 @@
-// packed_product: matrices in our own packed form times rows, as one node of the graph, together with the norm before it and
-// what is done with the product: workers wait for each other once.
+// packed_product: matrices in our own packed form times rows, as one node of the graph, together with the norm before
+// it and what is done with the product: workers wait for each other once.
 #pragma once
 
 #include <span>

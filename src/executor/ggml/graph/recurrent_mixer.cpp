@@ -24,11 +24,11 @@ struct StateNode {
   const StateLayout::Layer* layer;
 
   /// nullptr: zeros.
-  const float* before(const StateStep::Sequence& s, const StateLayout::Place& place) const {
-    return s.in.empty() ? nullptr : store->state(s.in, place);
+  const float* before(const StateStep::Sequence& s, const StateLayout::PageOffset& at) const {
+    return s.in.empty() ? nullptr : store->state(s.in, at);
   }
-  float* behind(const StateStep::Sequence& s, const StateLayout::Place& place) const {
-    return store->state(s.out, place);
+  float* behind(const StateStep::Sequence& s, const StateLayout::PageOffset& at) const {
+    return store->state(s.out, at);
   }
 };
 
@@ -49,7 +49,8 @@ struct ConvNode {
   const float *weights, *bias;
 };
 
-/// Source: x. A worker takes a range of channels, and of these all rows: so it alone reads and writes their part of a state.
+/// Source: x. A worker takes a range of channels, and of these all rows: so it alone reads and writes their part of a
+/// state.
 void run_conv(ggml_tensor* dst, int worker, int n_workers, void* userdata) {
   constexpr int kVector = 16;
   const auto& node = *static_cast<const ConvNode*>(userdata);
@@ -58,7 +59,7 @@ void run_conv(ggml_tensor* dst, int worker, int n_workers, void* userdata) {
   const int units = n_channels / kVector;
   const int begin = units * worker / n_workers * kVector, end = units * (worker + 1) / n_workers * kVector;
   for (const StateStep::Sequence& s : node.state.step->sequences()) {
-    const StateLayout::Place& place = node.state.layer->conv;
+    const StateLayout::PageOffset& at = node.state.layer->conv;
     recurrent::convolve({.form = node.form,
                          .n_taps = node.n_taps,
                          .n_channels = n_channels,
@@ -66,8 +67,8 @@ void run_conv(ggml_tensor* dst, int worker, int n_workers, void* userdata) {
                          .x = data_of(x) + s.first_row * x->ne[0],
                          .weights = node.weights,
                          .bias = node.bias,
-                         .before = node.state.before(s, place),
-                         .after = node.state.behind(s, place),
+                         .before = node.state.before(s, at),
+                         .after = node.state.behind(s, at),
                          .y = static_cast<float*>(dst->data) + s.first_row * dst->ne[0]},
                         begin, end);
   }
@@ -91,8 +92,8 @@ struct LinearNode {
   matmul::Claims* claims = nullptr;
 };
 
-/// Sources: q, k, v; z; beta, or what stands for both gates or for the only one; alpha where that is another tensor. Workers claim heads
-/// of sequences.
+/// Sources: q, k, v; z; beta, or what stands for both gates or for the only one; alpha where that is another tensor.
+/// Workers claim heads of sequences.
 void run_linear(ggml_tensor* dst, int worker, int n_workers, void* userdata) {
   auto& node = *static_cast<LinearNode*>(userdata);
   const std::span<const StateStep::Sequence> sequences = node.state.step->sequences();
@@ -111,9 +112,9 @@ void run_linear(ggml_tensor* dst, int worker, int n_workers, void* userdata) {
   for (int i; (i = turn.next()) < n;) {
     const StateStep::Sequence& s = sequences[static_cast<std::size_t>(i / node.shape.n_heads)];
     const int head = i % node.shape.n_heads;
-    const StateLayout::Place& place = node.state.layer->heads[static_cast<std::size_t>(head)];
+    const StateLayout::PageOffset& at = node.state.layer->heads[static_cast<std::size_t>(head)];
     recurrent::attend_linearly(node.shape, rows,
-                               {head, s.first_row, s.n_rows, node.state.before(s, place), node.state.behind(s, place)},
+                               {head, s.first_row, s.n_rows, node.state.before(s, at), node.state.behind(s, at)},
                                node.state.step->scratch(worker));
   }
   if (worker == 0) clear_padding(dst, node.state.step->n_rows());

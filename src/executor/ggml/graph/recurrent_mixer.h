@@ -5,7 +5,8 @@
 
 namespace coppice::executor {
 
-/// What the mixer's matrix `out` takes, [its n_in, n_rows]. The write of the layer's part of the states is in the graph then. layer: its number.
+/// What the mixer's matrix `out` takes, [its n_in, n_rows]. The write of the layer's part of the states is in the graph
+/// then. layer: its number.
 ggml_tensor* mix(GraphBuilder& b, const model::ShortConvSpec& spec, Rows rows, std::size_t layer);
 ggml_tensor* mix(GraphBuilder& b, const model::LinearAttentionSpec& spec, Rows rows, std::size_t layer);
 

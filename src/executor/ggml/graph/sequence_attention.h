@@ -1,6 +1,6 @@
-// SequenceAttention: attention in a loop over a step's sequences. Of each, the keys and values that its rows see are copied
-// out of the pool in f32, in the order of their positions, then its rows attend to them. So any table can be read, and
-// block ids decide nothing. What a subclass adds is the operators that attend.
+// SequenceAttention: attention in a loop over a step's sequences. Of each, the keys and values that its rows see are
+// copied out of the pool in f32, in the order of their positions, then its rows attend to them. So any table can be
+// read, and block ids decide nothing. What a subclass adds is the operators that attend.
 //
 // A graph is made for each step: it holds as many keys as the step's sequences have.
 #pragma once
@@ -23,8 +23,8 @@ class SequenceAttention : public Attention {
   KvTraffic kv_traffic() const override { return {bytes_read_, 0}; }
 
  protected:
-  /// q: [head_dim, n_head, n_rows]; k, v: [head_dim, n_kv_head, n_keys], all f32. mask: f16 [n_keys, n_rows], 0 where the row
-  /// sees the key, otherwise -inf. Returns [n_head * head_dim, n_rows].
+  /// q: [head_dim, n_head, n_rows]; k, v: [head_dim, n_kv_head, n_keys], all f32. mask: f16 [n_keys, n_rows], 0 where
+  /// the row sees the key, otherwise -inf. Returns [n_head * head_dim, n_rows].
   virtual ggml_tensor* attend_sequence(ggml_context* context, ggml_tensor* q, ggml_tensor* k, ggml_tensor* v,
                                        ggml_tensor* mask, ggml_tensor* sinks,
                                        const attention::HeadShape& heads) const = 0;
@@ -41,7 +41,7 @@ class SequenceAttention : public Attention {
 
   AttentionConfig config_;
   std::vector<int> n_rows_;                  ///< [sequences] of the graph that was begun last
-  std::vector<std::vector<Inputs>> inputs_;  ///< [n_groups][sequences] likewise
+  std::vector<std::vector<Inputs>> inputs_;  ///< [n_groups][sequences] of that graph
   std::uint64_t bytes_read_ = 0;
 };
 

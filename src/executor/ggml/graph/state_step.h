@@ -1,5 +1,5 @@
-// StateStep: which states a step's sequences read and write, and memory for the workers that do. Recurrent mixers' nodes point to
-// it; it is filled anew each step and outlives the graphs.
+// StateStep: which states a step's sequences read and write, and memory for the workers that do. Recurrent mixers'
+// nodes point to it; it is filled anew each step and outlives the graphs.
 //
 // Not thread safe while it is filled; in between any worker may read it, and use the scratch of its own number.
 #pragma once

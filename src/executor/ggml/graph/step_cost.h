@@ -1,7 +1,9 @@
-// StepCost: how many threads a step is worth. Each thread more has less to do, and at each node one more thread is waited for.
+// StepCost: how many threads a step is worth. Each thread more has less to do, and at each node one more thread is
+// waited for.
 //
-// That holds up to some sixteen. Beyond them it is up to the machine: processors of a virtual one may share cores with each other and with
-// others, which it isn't told. So twice as many are tried when so many are known, and stay where the step is faster.
+// That holds up to some sixteen. Beyond them it is up to the machine: processors of a virtual one may share cores with
+// each other and with others, which it isn't told. So twice as many are tried when so many are known, and stay where
+// the step is faster.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +13,8 @@ namespace coppice::executor {
 
 class StepCost {
  public:
-  /// Seconds that a node takes longer for each thread that shares it (docs/adr/0060-threads-that-sleep.md).
+  /// Seconds that a node takes longer for each thread that shares it
+  /// (docs/decisions.md, "As many threads as free cores").
   static constexpr double kShare = 0.35e-6;
 
   /// n_shared: the graph's nodes that threads share.

@@ -1,8 +1,8 @@
 // StepGraph: one step of the decoder as a ggml graph. Where the attention backend allows it, a graph is run again for
 // every step of its shape, with inputs filled anew.
 //
-// Owns the tensors' descriptions. Their memory belongs to the graph runner, and all graphs share it: fill a graph's inputs
-// before each run, and read its outputs before another graph runs. Not thread safe.
+// Owns the tensors' descriptions. Their memory belongs to the graph runner, and all graphs share it: fill a graph's
+// inputs before each run, and read its outputs before another graph runs. Not thread safe.
 #pragma once
 
 #include <memory>

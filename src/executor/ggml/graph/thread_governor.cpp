@@ -8,15 +8,17 @@ namespace coppice::executor {
 
 namespace {
 
-/// Seconds until the next trial after one that failed: twice as many each time, and so many windows at least, which are long where steps are.
+/// Seconds until the next trial after one that failed: twice as many each time, and so many windows at least, which are
+/// long where steps are.
 constexpr double kFirstWait = 0.1, kLongestMore = 1.0, kLongestFewer = 8.0, kWindowsMore = 5, kWindowsFewer = 20;
 /// A trial of more threads ends at once when they have waited so long: tokens are late meanwhile.
 constexpr double kLate = 0.002;
 /// Steps so far apart say nothing about each other: neighbours come and go.
 constexpr double kPause = 1.0;
 constexpr double kForget = 0.1;
-/// On a processor that two want each waits half of the time, and more where threads rest (docs/adr/0060-threads-that-sleep.md). Where so large a
-/// share of the threads waits, every processor is taken, and fewer threads have less.
+/// On a processor that two want each waits half of the time, and more where threads rest (docs/decisions.md,
+/// "Rests beside neighbours"). Where so large a share of the threads waits, every processor is taken, and fewer threads
+/// have less.
 constexpr double kWaitsOnTaken = 0.5, kAllTaken = 0.45;
 /// So much faster is no accident.
 constexpr double kFaster = 1.03;
@@ -90,7 +92,8 @@ void ThreadGovernor::judge(double now, double waiting, double speed) {
     fewer_ = more_ = 1;
     return try_more(waiting, speed);
   }
-  // More threads of which none waits are right, even where they are of little use. Where all processors are taken only speed tells.
+  // More threads of which none waits are right, even where they are of little use. Where all processors are taken only
+  // speed tells.
   const bool free = trial_->waiting <= kMuch;
   if ((free && waiting > kMuch) || speed < (free ? 0.95 : kFaster) * trial_->speed) return give_up(now);
   more_ = std::min(2 * more_, most_);

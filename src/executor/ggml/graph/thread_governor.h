@@ -1,10 +1,11 @@
 // ThreadGovernor: how many threads steps get while other programs want the same processors.
 //
-// A step waits for whoever has a part of it. So a thread whose processor is another program's half of the time halves the speed of all, and
-// without it the others would be faster. What tells is how long threads wait for a processor (port/run_delays.h): when that is much, some
-// fewer threads are tried, and one more now and then when it is little. A trial lasts a window of steps. One of fewer threads after which
-// hardly any waits is followed by some of more, until they wait again: where that was no faster than all that there were before, these
-// come back. Where every processor is taken none is faster: all threads are kept, and where that is plain to see, fewer aren't tried.
+// A step waits for whoever has a part of it. So a thread whose processor is another program's half of the time halves
+// the speed of all, and without it the others would be faster. What tells is how long threads wait for a processor
+// (port/run_delays.h): when that is much, some fewer threads are tried, and one more now and then when it is little. A
+// trial lasts a window of steps. One of fewer threads after which hardly any waits is followed by some of more, until
+// they wait again: where that was no faster than all that there were before, these come back. Where every processor is
+// taken none is faster: all threads are kept, and where that is plain to see, fewer aren't tried.
 //
 // A step may be worth fewer threads than there are (step_cost.h). It says nothing about those that it didn't have.
 //
@@ -24,13 +25,14 @@ class ThreadGovernor {
   /// Threads that wait for a processor at any one time, on average: more are a neighbour, fewer are none.
   static constexpr double kMuch = 0.25, kLittle = 0.12;
 
-  /// delays: seconds that all threads together have waited since some time; called once a window, and after each step of a trial.
+  /// delays: seconds that all threads together have waited since some time; called once a window, and after each step
+  /// of a trial.
   ThreadGovernor(int most, std::function<double()> delays);
 
   int n_threads() const { return n_; }
 
-  /// After a step that had `used` threads, at most n_threads(). now: seconds of any steady clock; kind: steps of one kind take about the same
-  /// time. True: n_threads() has changed.
+  /// After a step that had `used` threads, at most n_threads(). now: seconds of any steady clock; kind: steps of one
+  /// kind take about the same time. True: n_threads() has changed.
   bool ran(double now, double seconds, int kind, int used);
 
  private:

@@ -5,7 +5,8 @@
 
 namespace coppice::executor {
 
-/// x: the decoder's input, [n_embd, n_rows]. Each token's vectors, [width, n_layers, n_rows]; nullptr: the model has none.
+/// x: the decoder's input, [n_embd, n_rows]. Each token's vectors, [width, n_layers, n_rows]; nullptr: the model has
+/// none.
 ggml_tensor* token_inputs(GraphBuilder& b, ggml_tensor* x);
 
 /// x and what layer i adds to it: [n_embd, n_rows]. rows: i32 [n_rows], of those that `inputs` has; nullptr: all.

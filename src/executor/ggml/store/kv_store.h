@@ -1,6 +1,6 @@
-// KvStore: the memory of the KV pool, as pages (page_layout.h). Of each layer the graph sees a K and a V tensor over the
-// whole pool, whose rows begin at its place in the first page: [n_kv_head * head_dim, n_rows] of f16, or [row_bytes, n_rows]
-// of bytes where only our own code knows the format. Which row is a slot's, KvStore::row() tells.
+// KvStore: the memory of the KV pool, as pages (page_layout.h). Of each layer the graph sees a K and a V tensor over
+// the whole pool, whose rows begin at its place in the first page: [n_kv_head * head_dim, n_rows] of f16, or
+// [row_bytes, n_rows] of bytes where only our own code knows the format. Which row is a slot's, KvStore::row() tells.
 //
 // States (state_layout.h) lie in pages of the same memory.
 //
@@ -28,7 +28,8 @@ class KvStore {
  public:
   static constexpr int kScratchRows = 64;
 
-  /// n_threads take the memory. Throws model::LoadError when the budget holds fewer than two blocks or memory is refused.
+  /// n_threads take the memory. Throws model::LoadError when the budget holds fewer than two blocks or memory is
+  /// refused.
   KvStore(PageLayout layout, std::size_t budget_bytes, int n_threads = 1, const Progress& progress = {});
   KvStore(const KvStore&) = delete;
   KvStore& operator=(const KvStore&) = delete;
@@ -37,7 +38,7 @@ class KvStore {
   const PageLayout& layout() const { return layout_; }
 
   /// What lies at a place of a state's pages.
-  float* state(std::span<const kv::BlockId> pages, const StateLayout::Place& place) const {
+  float* state(std::span<const kv::BlockId> pages, const StateLayout::PageOffset& place) const {
     const auto page = static_cast<std::size_t>(pages[static_cast<std::size_t>(place.page)]);
     return reinterpret_cast<float*>(memory_.data() + page * layout_.page_bytes + place.offset);
   }
@@ -67,7 +68,8 @@ class KvStore {
   }
 
  private:
-  /// How many rows lie from one block to the next, and from one slot to the next: 1, unless pages are no whole number of rows.
+  /// How many rows lie from one block to the next, and from one slot to the next: 1, unless pages are no whole number
+  /// of rows.
   struct Steps {
     std::int64_t block, slot;
   };

@@ -97,7 +97,7 @@ ggml_tensor* Weights::map(model::TensorId id) {
   if (!t) {
     t = describe(context_.get(), id);
     auto* bytes = const_cast<std::byte*>(model_.file->tensor_bytes(info(id)).data());
-    ggml_backend_tensor_alloc(mappings_[static_cast<std::size_t>(info(id).part)].get(), t, bytes);
+    ggml_backend_tensor_alloc(mappings_[static_cast<std::size_t>(info(id).file)].get(), t, bytes);
   }
   return t;
 }
@@ -110,7 +110,8 @@ void Weights::place_matrix(model::TensorId id) {
   matrix.tensor = map(id);
 }
 
-/// ggml's buffers take no matrices of experts. Ours take all three of a layer or none, or graphs would be a mixture, too.
+/// ggml's buffers take no matrices of experts. Ours take all three of a layer or none, or graphs would be a mixture,
+/// too.
 void Weights::place_experts(const model::ExpertsSpec& experts) {
   const std::array ids = {experts.gate.weight, experts.up.weight, experts.down.weight};
   const bool fit = std::ranges::all_of(

@@ -1,11 +1,12 @@
-// Weights: the model's tensors, in the form in which they are used. A matrix that rows are multiplied by goes to the first
-// of these that takes its type: our own packed form (matmul/), ggml's AMX buffers, ggml's other repacked buffers. These
-// are converted copies, and the file's pages are given back. All other tensors, and matrices that none of them takes, are
-// read from the file's mapping. So an embedding that is the output matrix too may be held twice.
+// Weights: the model's tensors, in the form in which they are used. A matrix that rows are multiplied by goes to the
+// first of these that takes its type: our own packed form (matmul/), ggml's AMX buffers, ggml's other repacked buffers.
+// These are converted copies, and the file's pages are given back. All other tensors, and matrices that none of them
+// takes, are read from the file's mapping. So an embedding that is the output matrix too may be held twice.
 //
 // A layer's experts are packed, all three matrices of them, or read from the mapping.
 //
-// Owns the buffers; borrows the mapping: the Model must outlive it. Immutable after construction, but while it sleeps; any thread may read.
+// Owns the buffers; borrows the mapping: the Model must outlive it. Immutable after construction, but while it sleeps;
+// any thread may read.
 #pragma once
 
 #include <memory>
@@ -37,7 +38,8 @@ class Weights {
     return id == model::kNoTensor ? nullptr : plain_[static_cast<std::size_t>(id)];
   }
 
-  /// Gives all memory back, and converts the file's weights again: all stays where it is. REQUIRES: nobody reads until wake() has returned.
+  /// Gives all memory back, and converts the file's weights again: all stays where it is. REQUIRES: nobody reads until
+  /// wake() has returned.
   void sleep();
   void wake();
 

@@ -49,8 +49,8 @@ Json stop_sequence(const AnthropicEnd& end) {
   return end.stop.empty() ? Json(nullptr) : Json(end.stop);
 }
 
-/// The three kinds of input tokens add up to the prompt's. Everything is cached, whether asked for or not: so only what was
-/// pinned is told as created.
+/// The three kinds of input tokens add up to the prompt's. Everything is cached, whether asked for or not: so only what
+/// was pinned is told as created.
 JsonObject anthropic_usage(const engine::Usage& usage) {
   const CacheCreation created = cache_creation(usage.pins, usage.cached_tokens);
   return {{"input_tokens", usage.prompt_tokens - usage.cached_tokens - created.tokens()},
@@ -95,10 +95,10 @@ std::string anthropic_error(const RequestError& error) {
 
 void AnthropicEnd::take(const Delta& delta) {
   calls |= !delta.calls.empty();
-  if (!delta.finish) return;
-  finish = delta.finish;
-  calls &= !delta.cut_call;
-  stop = delta.stop;
+  if (!delta.end) return;
+  finish = delta.end->finish;
+  calls &= !delta.end->cut_call;
+  stop = delta.end->stop;
 }
 
 std::string AnthropicBody::delta(Delta&& delta) {

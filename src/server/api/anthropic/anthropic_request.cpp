@@ -37,8 +37,8 @@ struct Chat {
   throw RequestError::unsupported(path + ".type", unsupported_part(type));
 }
 
-/// Calls on_text(text, fields) for each text block, and on_block(fields, type, path) for each other one. A string is one text
-/// block's text, with null for fields.
+/// Calls on_text(text, fields) for each text block, and on_block(fields, type, path) for each other one. A string is
+/// one text block's text, with null for fields.
 template <class Text, class Block>
 void each_block(const Json& content, const std::string& path, Text&& on_text, Block&& on_block) {
   if (content.is_string()) return on_text(std::string(content.get_string()), nullptr);

@@ -9,8 +9,8 @@
 
 namespace coppice::server {
 
-/// Throws RequestError that names the field. What hosted services do (web search, context management) is left out, and logged once.
-/// `keeps_billing`: so are blocks that begin with x-anthropic-billing-header, unless they are kept.
+/// Throws RequestError that names the field. What hosted services do (web search, context management) is left out, and
+/// logged once. `keeps_billing`: so are blocks that begin with x-anthropic-billing-header, unless they are kept.
 GenerationRequest parse_anthropic_request(const JsonObject& body, const RequestLimits& limits,
                                           bool keeps_billing = false);
 

@@ -15,7 +15,8 @@ namespace coppice::server {
 class PinMarks {
  public:
   explicit PinMarks(std::vector<PinMark>& marks) : marks_(marks) {}
-  /// `place`: where what `f` belongs to ends; without `messages`: in a message whose number place() tells. Throws RequestError.
+  /// `place`: where what `f` belongs to ends; without `messages`: in a message whose number place() tells. Throws
+  /// RequestError.
   void look(const JsonFields& f, PinMark place);
   std::size_t size() const { return marks_.size(); }
   /// Those since the first `from` are in the last of so many messages. `behind`: at its end.
@@ -26,8 +27,8 @@ class PinMarks {
   std::vector<PinMark>& marks_;
 };
 
-/// The kinds of a prompt's tokens. Those that were found are read; of the rest, those before the last pin are created, each with the
-/// time to live of the first pin behind it.
+/// The kinds of a prompt's tokens. Those that were found are read; of the rest, those before the last pin are created,
+/// each with the time to live of the first pin behind it.
 struct CacheCreation {
   int five_minutes = 0, one_hour = 0;
   int tokens() const { return five_minutes + one_hour; }

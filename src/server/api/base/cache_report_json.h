@@ -19,8 +19,8 @@ namespace coppice::server {
 std::string shown_text(const Model& model, kv::TextView shown);
 
 /// {"prompt_tokens", "matched_tokens", "ended", "why", "text": {"before", "asked", "found"}, "lost_tokens",
-/// "lost_seconds"}, and what was loaded of the matched ones, if any was: "loaded_tokens", "loaded_seconds". "found" only where the text differs, and with kText.
-/// `images`: of the prompt.
+/// "lost_seconds"}, and what was loaded of the matched ones, if any was: "loaded_tokens", "loaded_seconds". "found"
+/// only where the text differs, and with kText. `images`: of the prompt.
 JsonObject cache_report_json(const engine::CacheReport& report, const Model& model, CacheReports how,
                              std::span<const PicturePlace> images = {});
 
@@ -32,8 +32,8 @@ struct CacheReporting {
   std::vector<PicturePlace> images = {};  ///< of an answer's only prompt
 };
 
-/// Those of an answer's prompts: an object, or a list where there are several; null where none was asked for, and for a prompt
-/// that has none.
+/// Those of an answer's prompts: an object, or a list where there are several; null where none was asked for, and for a
+/// prompt that has none.
 Json cache_reports_json(CacheReportList reports, const CacheReporting& reporting);
 
 /// A line in the debug log: always with the texts, the log is the operator's.

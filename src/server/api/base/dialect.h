@@ -1,11 +1,12 @@
-// Dialect: one API that clients speak: how it writes requests, answers and errors. All else is neutral: GenerationRequest in,
-// deltas, usage and RequestError out.
+// Dialect: one API that clients speak: how it writes requests, answers and errors. All else is neutral:
+// GenerationRequest in, deltas, usage and RequestError out.
 //
-// To add one, implement this in a folder of its own (as anthropic/: a request, an answer, the dialect) and give it a path in Api's
-// constructor. Neither http/, jobs/ nor the engine know dialects, so none of them changes. tests/server/api/dialect_test.cpp adds a
-// tiny one.
+// To add one, implement this in a folder of its own (as anthropic/: a request, an answer, the dialect) and give it a
+// path in Api's constructor. Neither http/, jobs/ nor the engine know dialects, so none of them changes.
+// tests/server/api/dialect_test.cpp adds a tiny one.
 //
-// Thread safety: const methods may be called by any thread; parse() is called on workers, several at once; the rest on the io thread.
+// Thread safety: const methods may be called by any thread; parse() is called on workers, several at once; the rest on
+// the io thread.
 #pragma once
 
 #include <algorithm>
@@ -27,8 +28,8 @@
 
 namespace coppice::server {
 
-/// Prompts of one request that are to be continued: each waits by itself in the queue, of which nobody should have more than a
-/// small part.
+/// Prompts of one request that are to be continued: each waits by itself in the queue, of which nobody should have more
+/// than a small part.
 inline constexpr int kMaxPrompts = 128;
 /// Prompts times n of one request. Api checks it.
 inline constexpr int kMaxChoicesPerRequest = 1024;
@@ -79,18 +80,19 @@ class Dialect {
  public:
   virtual ~Dialect() = default;
 
-  /// Throws RequestError that names a field: of a wrong type, out of range, or one that would change the answer and that this
-  /// server doesn't have.
+  /// Throws RequestError that names a field: of a wrong type, out of range, or one that would change the answer and
+  /// that this server doesn't have.
   virtual GenerationRequest parse(const JsonObject& body, const RequestLimits& limits) const = 0;
-  /// Prompts that a body may hold.
+  /// How many prompts a body may hold, at most.
   virtual int max_prompts() const { return 1; }
 
   /// Opens the answer, a stream if `terms.stream`. `terms` and `sampling`: as parse() made them.
   virtual std::unique_ptr<Answer> begin(const GenerationTerms& terms, const sampling::SamplingParams& sampling,
                                         AnswerHead head) const = 0;
+  /// What the ids of its answers begin with: "cmpl-".
   virtual std::string_view id_prefix() const = 0;
 
-  /// The body of a reply that refuses a request.
+  /// The body of a reply that refuses a request: JSON. Its status and head are the caller's.
   virtual std::string error(const RequestError& error) const = 0;
 };
 

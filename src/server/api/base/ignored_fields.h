@@ -10,8 +10,8 @@
 
 namespace coppice::server {
 
-/// One line, once for each `what` of a path while the process lives. Clients name some of it (kinds of tools): only the first 64
-/// different ones are said, each cut to its first 80 bytes, in quotes.
+/// One line, once for each `what` of a path while the process lives. Clients name some of it (kinds of tools): only the
+/// first 64 different ones are said, each cut to its first 80 bytes, in quotes.
 void log_ignored(const std::string& path, std::string what);
 
 /// Likewise of what is taken and no grammar holds: a schema's keyword, or all of it. `where`: whose it is.

@@ -14,7 +14,8 @@ namespace coppice::server {
 
 namespace {
 
-/// Boost.JSON writes 1.5 as 1.5E0, which is JSON but looks broken. It reads 1e999 as infinity, which JSON has no word for.
+/// Boost.JSON writes 1.5 as 1.5E0, which is JSON but looks broken. It reads 1e999 as infinity, which JSON has no word
+/// for.
 void append_number(std::string& out, double x) {
   constexpr double kMost = std::numeric_limits<double>::max();
   x = std::clamp(x, -kMost, kMost);

@@ -1,4 +1,5 @@
-// JSON of requests and answers: Boost.JSON (docs/adr/0013-json-library.md).
+// JSON of requests and answers: Boost.JSON (docs/decisions.md, "Boost.JSON"). Any thread, as long as nobody changes the
+// value.
 #pragma once
 
 #include <boost/json/array.hpp>
@@ -12,15 +13,16 @@ using Json = boost::json::value;
 using JsonArray = boost::json::array;
 using JsonObject = boost::json::object;  ///< keeps the order of its fields
 
-/// Of a string.
+/// The text of a JSON string. REQUIRES: string.is_string().
 inline std::string to_string(const Json& string) {
   return std::string(string.get_string());
 }
 
-/// Whether a number in it was too large for a double.
+/// Whether a number in it, at any depth, was too large for a double.
 bool has_infinity(const Json& json);
 
-/// One line; invalid UTF-8 is replaced, and what is too large for a double becomes the largest one.
+/// The JSON as one line of UTF-8. Invalid UTF-8 is replaced, and what is too large for a double becomes the largest
+/// one.
 std::string dump(const Json& json);
 
 }  // namespace coppice::server

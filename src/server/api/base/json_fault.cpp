@@ -18,42 +18,42 @@ namespace {
 
 constexpr std::string_view kBlanks = " \t\r\n";
 
-struct Place {
+struct Fault {
   std::size_t at = 0;  ///< bytes before the one that cannot be; the text's size: it ends too soon
   boost::system::error_code error;
 };
 
 /// The parser forgets where it was, so it reads the text again, in small bites.
-Place find_place(std::string_view text, std::size_t max_depth) {
+Fault find_fault(std::string_view text, std::size_t max_depth) {
   const boost::json::parse_options options{.max_depth = max_depth};
-  Place place;
+  Fault fault;
   for (const std::size_t bite : {std::size_t{4096}, std::size_t{1}}) {
     boost::json::stream_parser parser({}, options);
-    place.error = {};
-    parser.write(text.data(), place.at, place.error);
-    while (place.at < text.size()) {
-      const std::size_t n = std::min(bite, text.size() - place.at);
-      parser.write(text.data() + place.at, n, place.error);
-      if (place.error) break;
-      place.at += n;
+    fault.error = {};
+    parser.write(text.data(), fault.at, fault.error);
+    while (fault.at < text.size()) {
+      const std::size_t n = std::min(bite, text.size() - fault.at);
+      parser.write(text.data() + fault.at, n, fault.error);
+      if (fault.error) break;
+      fault.at += n;
     }
   }
   // The parser sees that a character isn't UTF-8 at its second byte or behind it.
-  for (std::size_t back = 1; back <= std::min<std::size_t>(3, place.at); ++back) {
-    const auto first = static_cast<unsigned char>(text[place.at - back]);
+  for (std::size_t back = 1; back <= std::min<std::size_t>(3, fault.at); ++back) {
+    const auto first = static_cast<unsigned char>(text[fault.at - back]);
     const std::size_t length = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : first >= 0xC0 ? 2 : 0;
-    if (length > back) place.at -= back;
+    if (length > back) fault.at -= back;
     if (length != 0) break;
   }
-  return place;
+  return fault;
 }
 
-/// What stands before the place: enough to say what was expected there.
+/// What stands before the fault: enough to say what was expected there.
 struct Before {
   std::string open;        ///< the braces and brackets that are open
   char last = 0;           ///< of the values and signs: their last character; 0: nothing stands there
   bool name = false;       ///< the last string is a name
-  bool in_string = false;  ///< the place is
+  bool in_string = false;  ///< the fault is
   std::size_t begin = 0;   ///< of that string
 };
 
@@ -110,7 +110,7 @@ std::string string_cause(std::string_view text, std::size_t at) {
   return "half of a pair of \\u surrogates in a string";
 }
 
-/// The word that the place is in, with a sign before it; empty: none.
+/// The word that the fault is in, with a sign before it; empty: none.
 std::string word_at(std::string_view text, std::size_t at) {
   constexpr std::size_t kMost = 20;
   const auto in_word = [&](std::size_t i) {
@@ -166,28 +166,28 @@ std::string outer_cause(std::string_view text, std::size_t at, const Before& bef
   return c > ' ' && c <= '~' ? fmt::format("a '{}' can't stand here", c) : "";
 }
 
-std::string cause(std::string_view text, const Place& place) {
+std::string cause(std::string_view text, const Fault& fault) {
   if (std::string whole = whole_cause(text); !whole.empty()) return whole;
-  if (place.error == boost::json::error::too_deep) return "it is nested too deeply";
-  const Before before = look_before(text.substr(0, place.at));
-  if (place.at == text.size()) {
+  if (fault.error == boost::json::error::too_deep) return "it is nested too deeply";
+  const Before before = look_before(text.substr(0, fault.at));
+  if (fault.at == text.size()) {
     if (before.in_string) return "it ends in a string that nothing closes";
     return before.open.empty() ? "it ends too soon"
                                : fmt::format("it ends without a '{}'", before.open.back() == '{' ? '}' : ']');
   }
-  std::string usual = before.in_string ? string_cause(text, place.at) : outer_cause(text, place.at, before);
-  return usual.empty() ? place.error.message() : usual;
+  std::string usual = before.in_string ? string_cause(text, fault.at) : outer_cause(text, fault.at, before);
+  return usual.empty() ? fault.error.message() : usual;
 }
 
 }  // namespace
 
 std::string json_fault(std::string_view text, std::size_t max_depth) {
-  const Place place = find_place(text, max_depth);
-  const std::string_view before = text.substr(0, place.at);
+  const Fault fault = find_fault(text, max_depth);
+  const std::string_view before = text.substr(0, fault.at);
   const auto lines = std::ranges::count(before, '\n');
   const std::string_view line = before.substr(before.rfind('\n') + 1);  // npos + 1: all of it
   const auto characters = std::ranges::count_if(line, [](unsigned char c) { return (c & 0xC0U) != 0x80; });
-  return fmt::format("{} (line {}, column {})", cause(text, place), lines + 1, characters + 1);
+  return fmt::format("{} (line {}, column {})", cause(text, fault), lines + 1, characters + 1);
 }
 
 }  // namespace coppice::server

@@ -21,10 +21,15 @@ vision::Detail detail_of(const JsonFields& f) {
   return vision::Detail::kAuto;
 }
 
+std::string lower(std::string_view text) {
+  std::string result(text);
+  std::ranges::transform(result, result.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return result;
+}
+
 bool is_remote(std::string_view url) {
   constexpr std::size_t kScheme = 8;
-  std::string begin(url.substr(0, kScheme));
-  std::ranges::transform(begin, begin.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  const std::string begin = lower(url.substr(0, kScheme));
   return begin.starts_with("http://") || begin.starts_with("https://");
 }
 
@@ -99,14 +104,16 @@ PromptPictures::File PictureFields::file(std::string_view base64, const std::str
 
 PromptPictures::File PictureFields::from_url(std::string_view url, vision::Detail detail, const std::string& path) {
   if (is_remote(url)) return std::make_shared<const PictureFile>(std::string(url), detail, path);
-  if (!url.starts_with("data:"))
+  constexpr std::size_t kScheme = 5, kMostHead = 256;
+  if (lower(url.substr(0, kScheme)) != "data:")
     throw RequestError::unsupported(path, "must be \"data:image/png;base64,...\", or an http or https URL");
-  const std::string_view head = url.substr(0, url.find(','));
-  if (head.size() == url.size() || !head.ends_with(";base64"))
+  const std::size_t comma = url.substr(0, kMostHead).find(',');
+  const std::string head = lower(url.substr(0, comma == url.npos ? 0 : comma));
+  if (!head.ends_with(";base64"))
     throw RequestError::bad_field(path, "must be \"data:image/png;base64,...\"", "invalid_image");
-  const std::string_view type = head.substr(5, head.find(';') - 5);
+  const std::string type = head.substr(kScheme, head.find(';') - kScheme);
   if (!type.empty() && !type.starts_with("image/") && type != "application/octet-stream")
-    throw RequestError::unsupported(path, unsupported_part(std::string(type)));
+    throw RequestError::unsupported(path, unsupported_part(type));
   return made(url.substr(head.size() + 1), detail, path);
 }
 
@@ -136,7 +143,7 @@ std::optional<ContentPart> PictureFields::part(const JsonFields& f, const std::s
   if (kind == "url")
     return ContentPart{.text = {},
                        .picture = from_url(inner.required_string("url"), vision::Detail::kAuto, inner.path("url"))};
-  if (kind != "base64") throw RequestError::unsupported(inner.path("type"), "only \"base64\" is supported");
+  if (kind != "base64") throw RequestError::unsupported(inner.path("type"), R"(only "base64" and "url" are supported)");
   const Json* data = inner.find("data");
   if (data == nullptr || !data->is_string())
     throw RequestError::bad_field(inner.path("data"), "must be a string", data ? "invalid_type" : "missing_field");

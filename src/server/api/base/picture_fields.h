@@ -24,9 +24,10 @@ class PictureFields {
   /// Throws RequestError where the model sees none.
   void check_sees(const std::string& path) const;
 
-  /// {"type": "image_url", "image_url": {"url": "data:...", "detail"}}: OpenAI's chats, also with the URL for the object; {"type":
-  /// "input_image", "image_url": "data:...", "detail"}: its Responses; {"type": "image", "source": {"type": "base64", "data"}}: Anthropic's.
-  /// Where a URL is http's or https's the file is fetched later. None: the part is none of these. Throws RequestError: also where the model sees none, or there are too many.
+  /// {"type": "image_url", "image_url": {"url": "data:...", "detail"}}: OpenAI's chats, also with the URL for the
+  /// object; {"type": "input_image", "image_url": "data:...", "detail"}: its Responses; {"type": "image", "source":
+  /// {"type": "base64", "data"}}: Anthropic's. Where a URL is http's or https's the file is fetched later. None: the
+  /// part is none of these. Throws RequestError: also where the model sees none, or there are too many.
   std::optional<ContentPart> part(const JsonFields& fields, const std::string& type);
 
   /// Base64 without a head. Throws RequestError.
@@ -48,7 +49,8 @@ class PictureFields {
 /// Why a part of this type is refused, for people: "audio is not supported".
 std::string unsupported_part(const std::string& type);
 
-/// Bytes of a text in base64, the usual alphabet or the one for URLs; white space and missing padding don't matter. None: it is something else.
+/// Bytes of a text in base64, the usual alphabet or the one for URLs; white space and missing padding don't matter.
+/// None: it is something else.
 std::optional<std::vector<std::uint8_t>> from_base64(std::string_view text);
 
 }  // namespace coppice::server

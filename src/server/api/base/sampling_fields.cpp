@@ -1,5 +1,6 @@
-// A field that isn't for the sampler, as cache_prompt: parse_engine_fields(), GenerationTerms (server/jobs/generation_request.h),
-// copied in Preparation::add() to engine::Request. How much of a prompt may come from the cache: Sequence::matchable().
+// A field that isn't for the sampler, as cache_prompt: parse_engine_fields(), GenerationTerms
+// (server/jobs/generation_request.h), copied in Preparation::add() to engine::Request. How much of a prompt may come
+// from the cache: Sequence::matchable().
 #include "server/api/base/sampling_fields.h"
 
 #include <fmt/format.h>
@@ -23,8 +24,7 @@ namespace {
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr std::int64_t kMaxInt = std::numeric_limits<std::int32_t>::max();
 constexpr std::size_t kMaxStops = 16;
-constexpr double kMaxTimeoutSeconds = 1e8;        // three years: it still fits the clock
-constexpr std::int64_t kRandomSeed = 0xFFFFFFFF;  // llama-server's
+constexpr double kMaxTimeoutSeconds = 1e8;  // three years: it still fits the clock
 
 constexpr std::size_t kMaxWordBytes = 4096;  // of a text that stands for tokens, as sampling::kMaxStopBytes
 constexpr std::size_t kMaxWordsBytes = std::size_t{64} << 10;  // of all of one field

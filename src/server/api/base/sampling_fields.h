@@ -14,11 +14,14 @@
 
 namespace coppice::server {
 
+/// llama-server's word for "any seed".
+inline constexpr std::int64_t kRandomSeed = 0xFFFFFFFF;
+
 /// What an operator sets for requests that say nothing; an API's own default holds where this doesn't.
 void apply_defaults(const GenerationDefaults& defaults, GenerationRequest& r);
 
-/// Reads all options of the sampler but `logprobs` into `r`, which holds their defaults. Of llama-server's and vLLM's names
-/// for the same thing either is taken.
+/// Reads all options of the sampler but `logprobs` into `r`, which holds their defaults. Of llama-server's and vLLM's
+/// names for the same thing either is taken.
 void parse_sampling_fields(const JsonFields& f, const RequestLimits& limits, GenerationRequest& r);
 
 /// A string, or a list of up to 16, none of them empty or over sampling::kMaxStopBytes; none if the field isn't there.
@@ -41,8 +44,8 @@ void refuse_openai_fields(const JsonFields& f);
 /// {} and [] and "".
 bool is_empty(const Json& value);
 
-/// The first of these that is there: a number of tokens of the answer; -1: as far as the context goes, whatever the operator's
-/// default. None of them: `r` keeps that. `least`: 0 where the prompt alone makes an answer.
+/// The first of these that is there: a number of tokens of the answer; -1: as far as the context goes, whatever the
+/// operator's default. None of them: `r` keeps that. `least`: 0 where the prompt alone makes an answer.
 void parse_max_tokens(const JsonFields& f, std::initializer_list<const char*> names, std::int64_t least,
                       GenerationRequest& r);
 

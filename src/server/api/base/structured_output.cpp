@@ -1,6 +1,7 @@
-// A new form of answers: its field here makes a grammar::Constraint; a notation goes to grammar::Kind and grammar/compiler.cpp. A keyword of
-// schemas (server/schema): read in schema_flat.cpp, merged in schema_merge.cpp, written by its type's file, and a row in docs/api.md.
-// Only what XGrammar enforces may be written: `make bench-structured` shows whether it does.
+// A new form of answers: its field here makes a grammar::Constraint; a notation goes to grammar::Kind and
+// grammar/compiler.cpp. A keyword of schemas (grammar/schema): read in schema_flat.cpp, merged in schema_merge.cpp,
+// written by its type's file, and a row in docs/api.md. Only what XGrammar enforces may be written: `make
+// bench-structured` shows whether it does.
 #include "server/api/base/structured_output.h"
 
 #include <fmt/format.h>
@@ -14,11 +15,11 @@
 #include <vector>
 
 #include "grammar/pattern.h"
+#include "grammar/schema/json_schema.h"
 #include "grammar/sound_regex.h"
 #include "server/api/base/ignored_fields.h"
 #include "server/api/base/sampling_fields.h"
 #include "server/base/request_error.h"
-#include "server/schema/json_schema.h"
 
 namespace coppice::server {
 
@@ -144,7 +145,8 @@ class Collector {
   std::optional<Constraint> found_;
 };
 
-/// Is a pattern of white space there? One blank behind commas and colons and none elsewhere is what most allow; others are refused.
+/// Is a pattern of white space there? One blank behind commas and colons and none elsewhere is what most allow; others
+/// are refused.
 bool takes_blanks(const JsonFields& f, const char* name) {
   const Json* value = f.find(name);
   if (is_blank(value)) return false;
@@ -209,7 +211,7 @@ grammar::Source source_by(Enforce&& enforce, const Json& schema, const std::stri
     grammar::Source source{.kind = Kind::kJsonSchema, .text = enforce(schema, strict, &unheld)};
     for (const std::string& keyword : unheld) log_not_held(whose, keyword);
     return source;
-  } catch (const SchemaError& e) {
+  } catch (const grammar::SchemaError& e) {
     throw RequestError::bad_field(field, e.what(), "invalid_json_schema");
   }
 }
@@ -217,11 +219,11 @@ grammar::Source source_by(Enforce&& enforce, const Json& schema, const std::stri
 }  // namespace
 
 grammar::Source schema_source(const Json& schema, const std::string& field, bool strict) {
-  return source_by(enforceable_schema, schema, field, strict, field);
+  return source_by(grammar::enforceable_schema, schema, field, strict, field);
 }
 
 grammar::Source arguments_source(const Json& schema, const std::string& field, bool strict, const std::string& whose) {
-  return source_by(enforceable_arguments, schema, field, strict, whose);
+  return source_by(grammar::enforceable_arguments, schema, field, strict, whose);
 }
 
 std::optional<grammar::Constraint> parse_structured_output(const JsonFields& f) {

@@ -64,7 +64,8 @@ std::string held_schema(const text::ToolSpec& tool, const std::string& field, bo
   return arguments_source(parse_body(tool.parameters), field, strict, fmt::format("tool '{}'", tool.name)).text;
 }
 
-/// What is held where a schema can't be: it never reaches the library that writes grammars for calls, which throws on odd ones.
+/// What is held where a schema can't be: it never reaches the library that writes grammars for calls, which throws on
+/// odd ones.
 constexpr const char* kAnyObject = R"({"type":"object","additionalProperties":true})";
 
 /// A grammar holds calls to the schemas that can be enforced, as many as fit into one. Of the others calls are objects.

@@ -1,14 +1,15 @@
-// CacheFeed: what those see who look into the cache: it asks the engine, and makes one frame for all pages of a namespace.
+// CacheFeed: what those see who look into the cache: it asks the engine, and makes one frame for all pages of a
+// namespace.
 //
-// Belongs to the io thread. However many pages are open, the engine is asked at most once a kTick for each namespace, and not
-// at all while nothing happens. Who asks the same at the same time shares one answer. JSON of views is made on `worker`, which
-// nobody else waits for.
+// Belongs to the io thread. However many pages are open, the engine is asked at most once a kTick for each namespace,
+// and not at all while nothing happens. Who asks the same at the same time shares one answer. JSON of views is made on
+// `worker`, which nobody else waits for.
 //
 // Those who look, the frames that are kept for them and the questions that wait are counted, by key and in all.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
-#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/io_context.hpp>
 #include <chrono>
 #include <compare>
 #include <cstddef>
@@ -17,18 +18,18 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <unordered_map>
+#include <utility>
 
 #include "check/thread_role.h"
 #include "engine/view.h"
 #include "server/base/key_quota.h"
-#include "server/jobs/event_hub.h"
+#include "server/jobs/ask.h"
 #include "server/jobs/model.h"
 #include "server/jobs/work_queue.h"
 
 namespace coppice::server {
 
-class CacheFeed final : public EventListener {
+class CacheFeed {
  public:
   static constexpr std::chrono::milliseconds kTick{250};
   static constexpr KeyQuota::Limits kLookers{.all = 256, .of_key = 32};
@@ -36,23 +37,22 @@ class CacheFeed final : public EventListener {
   static constexpr KeyQuota::Limits kQuestions{.all = 32, .of_key = 4};
   static constexpr std::size_t kBytesPerSecond = std::size_t{64} << 20;  ///< of frames, to all pages together
 
-  CacheFeed(EventHub& hub, WorkQueue& worker) : hub_(hub), worker_(worker) {}
-  ~CacheFeed();
+  CacheFeed(boost::asio::io_context& io, WorkQueue& worker) : io_(io), worker_(worker) {}
   CacheFeed(const CacheFeed&) = delete;
   CacheFeed& operator=(const CacheFeed&) = delete;
 
   /// For as long as somebody looks. `key`: its tenant, here and below. Throws RequestError (429).
-  KeyQuota::Place enter(const std::string& key);
+  KeyQuota::Permit enter(const std::string& key);
 
   using View = std::shared_ptr<const engine::View>;
-  /// Null: the engine gave no answer, as the server ends. Between two steps it answers soon. Throws RequestError (429).
+  /// Null: the engine gave no answer, as the server ends or its memory is short. Throws RequestError (429).
   boost::asio::awaitable<View> ask(Model& model, engine::Question question, const std::string& key);
 
   /// A namespace's frame, shared by its pages; it goes with the last of them.
   struct Frame {
     const engine::Question question;
     const std::string key;  ///< of who looked first, who pays for it
-    const KeyQuota::Place place;
+    const KeyQuota::Permit permit;
     std::shared_ptr<const std::string> text;  ///< null: none yet
     std::int64_t version = 0;                 ///< another one whenever something has changed
     std::chrono::steady_clock::time_point made;
@@ -62,15 +62,11 @@ class CacheFeed final : public EventListener {
   using MakeText = std::function<std::string(const engine::View&, const engine::Snapshot&)>;
   /// Throws RequestError (429).
   std::shared_ptr<Frame> frame(engine::Question question, const std::string& key);
-  /// Brings a frame up to date, unless it is younger than a tick, somebody else does it just now, or too many ask. `make` is
-  /// called on the worker.
+  /// Brings a frame up to date, unless it is younger than a tick, somebody else does it just now, or too many ask.
+  /// `make` is called on the worker.
   boost::asio::awaitable<void> refresh(std::shared_ptr<Frame> frame, Model& model, const MakeText& make);
   /// Between two frames of so many bytes to one page.
   std::chrono::steady_clock::duration pause(std::size_t bytes) const;
-
-  void on_event(engine::Event&& event) override;
-  void on_no_memory(engine::RequestId id) noexcept override;
-  void on_shutdown() override;
 
  private:
   /// What a question asks for.
@@ -80,17 +76,20 @@ class CacheFeed final : public EventListener {
     auto operator<=>(const Subject&) const = default;
   };
   static Subject subject_of(const engine::Question& question);
-  struct Asked;
-  std::shared_ptr<Asked> asked(Model& model, engine::Question question, const std::string& key);
+  /// A question that the engine has. It is dropped with the last of those who wait for its answer.
+  struct Asked {
+    Asked(boost::asio::io_context& io, KeyQuota::Permit p) : permit(std::move(p)), view(io) {}
+    const KeyQuota::Permit permit;
+    Ask<engine::View> view;
+  };
+  std::shared_ptr<Asked> asked(Model& model, const engine::Question& question, const std::string& key);
 
   check::ThreadRole io_thread_;
-  EventHub& hub_;
+  boost::asio::io_context& io_;
   WorkQueue& worker_;
-  KeyQuota lookers_{kLookers}, frame_places_{kFrames}, question_places_{kQuestions};
-  std::map<Subject, std::weak_ptr<Asked>> asked_;          ///< without an answer so far
-  std::unordered_map<engine::RequestId, Asked*> waiting_;  ///< the same
+  KeyQuota lookers_{kLookers}, frame_quota_{kFrames}, question_quota_{kQuestions};
+  std::map<Subject, std::weak_ptr<Asked>> asked_;
   std::map<Subject, std::weak_ptr<Frame>> frames_;
-  bool ended_ = false;
 };
 
 }  // namespace coppice::server

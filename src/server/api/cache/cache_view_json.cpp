@@ -1,3 +1,7 @@
+// What the page shows: StepLoop::answer() asks the Viewer (engine/viewer.cpp) for a View, whose tree is
+// Cache::picture()'s (kv/tree_picture.cpp). CacheFeed (cache_feed.cpp) sends it as JSON, made here, to all who look
+// (GET /v1/cache/events). web/main.js hands it to tree.js, figures.js and requests.js. A new field goes through all of
+// these; docs/api.md names it.
 #include "server/api/cache/cache_view_json.h"
 
 #include <algorithm>
@@ -64,7 +68,7 @@ JsonArray tiers_json(const engine::Snapshot& s) {
   JsonArray tiers;
   for (const tier::Counters& c : s.places)
     tiers.push_back(
-        JsonObject{{"tier", tier::to_string(c.place)}, {"on", c.on}, {"pieces", c.pieces}, {"bytes", c.bytes}});
+        JsonObject{{"tier", tier::to_string(c.kind)}, {"on", c.on}, {"pieces", c.pieces}, {"bytes", c.bytes}});
   return tiers;
 }
 

@@ -1,5 +1,5 @@
-// PrefixDialect: POST /v1/cache/prefixes. A request that computes a prefix, draws no token, and pins what it computed; so it waits,
-// runs and is counted as any other. The answer is the pinned prefix.
+// PrefixDialect: POST /v1/cache/prefixes. A request that computes a prefix, draws no token, and pins what it computed;
+// so it waits, runs and is counted as any other. The answer is the pinned prefix.
 #pragma once
 
 #include <memory>

@@ -26,8 +26,8 @@ struct EmbeddingTerms {
   int norm = 2;  ///< normalised()
 };
 
-/// x divided by its p-norm: 2 is its length. p = 0: by its largest absolute value, times 32760; -1: as it is. Zeros stay zeros.
-/// llama-server's "embd_normalize". Throws RequestError (500) if x holds something that is no number.
+/// x divided by its p-norm: 2 is its length. p = 0: by its largest absolute value, times 32760; -1: as it is. Zeros
+/// stay zeros. llama-server's "embd_normalize". Throws RequestError (500) if x holds something that is no number.
 std::vector<float> normalised(std::span<const float> x, int p);
 
 /// Of the values as 32-bit floats, the least significant byte first.

@@ -1,4 +1,5 @@
-// EmbeddingDialect: OpenAI's POST /v1/embeddings, and llama-server's /embedding and /embeddings. Each takes the fields of both.
+// EmbeddingDialect: OpenAI's POST /v1/embeddings, and llama-server's /embedding and /embeddings. Each takes the fields
+// of both.
 //
 // Prompts go the way of all prompts, without a token to draw: the queue, the cache and its sharing are the same.
 #pragma once

@@ -99,9 +99,9 @@ std::string LlamaAnswer::delta(Delta&& delta) {
       bytes_ += kProbBytes * (1 + entry.top.size());
     }
   }
-  if (delta.finish) {
-    choice.finish = delta.finish;
-    choice.stop = std::move(delta.stop);
+  if (delta.end) {
+    choice.finish = delta.end->finish;
+    choice.stop = std::move(delta.end->stop);
   }
   if (!delta.usage) return out;
   const std::size_t prompt = index / samples();

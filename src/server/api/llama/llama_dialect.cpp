@@ -113,7 +113,6 @@ std::string llama_error(const RequestError& error) {
 
 JsonObject llama_settings(const GenerationTerms& terms, const sampling::SamplingParams& p,
                           std::int32_t context_length) {
-  constexpr std::int64_t kRandomSeed = 0xFFFFFFFF;
   JsonArray biases;
   for (const auto& [token, bias] : p.logit_bias)
     biases.push_back(JsonObject{{"token", token}, {"bias", bias == sampling::kNever ? Json(nullptr) : Json(bias)}});

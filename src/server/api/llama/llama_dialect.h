@@ -1,7 +1,7 @@
 // LlamaDialect: llama-server's own POST /completion (and /completions without "/v1"), in its fields and its answers.
 //
-// Its samplers that this server doesn't have are refused by name, unless they are switched off. Slots, and all that shifts a
-// context, have no meaning here: such fields are ignored (docs/api.md).
+// Its samplers that this server doesn't have are refused by name, unless they are switched off. Slots, and all that
+// shifts a context, have no meaning here: such fields are ignored (docs/api.md).
 #pragma once
 
 #include <memory>

@@ -165,10 +165,12 @@ std::string OpenAiBody::delta(Delta&& delta) {
   append(choice.text, inside(dump(Json(delta.text))));
   if (!delta.reasoning.empty()) append(choice.reasoning, inside(dump(Json(delta.reasoning))));
   add_calls(choice, delta.calls);
-  choice.cut_call |= delta.cut_call;
   if (!delta.logprobs.empty()) append_items(choice.logprobs, logprobs_json(endpoint_, delta.logprobs, choice.offset));
-  if (delta.finish) choice.finish = delta.finish;
-  reasoning_tokens_ += delta.reasoning_tokens;
+  if (delta.end) {
+    choice.finish = delta.end->finish;
+    choice.cut_call = delta.end->cut_call;
+    reasoning_tokens_ += delta.end->reasoning_tokens;
+  }
   if (delta.usage) of_last_prompt_ = std::move(delta.usage);
   return "";
 }
@@ -300,10 +302,11 @@ std::string OpenAiStream::delta(Delta&& delta) {
   }
   for (const CallDelta& call : delta.calls) out += chunk(delta.choice, call_json(call));
   choice.calls |= !delta.calls.empty();
-  reasoning_tokens_ += delta.reasoning_tokens;
-  if (delta.finish)
+  if (delta.end) {
+    reasoning_tokens_ += delta.end->reasoning_tokens;
     out += chunk(delta.choice, chat ? Json(JsonObject()) : Json(""), nullptr,
-                 finish_name(delta.finish, choice.calls && !delta.cut_call));
+                 finish_name(delta.end->finish, choice.calls && !delta.end->cut_call));
+  }
   if (delta.usage) of_last_prompt_ = std::move(delta.usage);
   return out;
 }

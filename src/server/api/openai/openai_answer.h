@@ -59,7 +59,7 @@ class OpenAiBody final : public Answer {
   };
   struct Choice {
     std::string text;       ///< as in JSON, without the quotes
-    std::string reasoning;  ///< likewise
+    std::string reasoning;  ///< as in JSON, without the quotes
     std::vector<Call> calls;
     std::vector<List> logprobs;
     std::int64_t offset = 0;  ///< characters so far, for text_offset

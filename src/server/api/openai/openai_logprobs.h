@@ -23,15 +23,16 @@ JsonObject chat_logprobs(std::span<const sampling::LogprobEntry> entries);
 /// far, moved on.
 JsonObject completion_logprobs(std::span<const sampling::LogprobEntry> entries, std::int64_t& offset);
 
-/// The same of a prompt's tokens, with `n_top` alternatives; null where none is wanted. `offsets`: where each token begins in
-/// the prompt's text, in characters.
+/// The same of a prompt's tokens, with `n_top` alternatives; null where none is wanted. `offsets`: where each token
+/// begins in the prompt's text, in characters.
 JsonObject echo_logprobs(std::span<const sampling::PromptToken> tokens, int n_top,
                          std::span<const std::int64_t> offsets);
 
 /// vLLM's: [null, {"token id": {"logprob", "rank", "decoded_token"}}]: the token and `n_top` alternatives.
 JsonArray prompt_logprobs(std::span<const sampling::PromptToken> tokens, int n_top);
 
-/// Finds a prompt's tokens in its text, one after the other. What the tokenizer put before the text takes no room in it.
+/// Finds a prompt's tokens in its text, one after the other. What the tokenizer put before the text takes no room in
+/// it.
 class TokenPlaces {
  public:
   explicit TokenPlaces(std::string text) : text_(std::move(text)) {}

@@ -10,8 +10,8 @@
 
 namespace coppice::server {
 
-/// A prompt: a text; a list of token ids, or of ids and texts; {"prompt_string": text}; {"content": [parts that are text]}. Or a
-/// list of prompts, at least one. Throws RequestError that names `path`.
+/// A prompt: a text; a list of token ids, or of ids and texts; {"prompt_string": text}; {"content": [parts that are
+/// text]}. Or a list of prompts, at least one. Throws RequestError that names `path`.
 std::vector<Prompt> parse_prompt_list(const Json& value, const std::string& path, const RequestLimits& limits);
 
 }  // namespace coppice::server

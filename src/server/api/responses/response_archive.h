@@ -1,4 +1,5 @@
-// Stored responses as text, for a file that outlives the server: a line of JSON for each, those that others go on from before these. Any thread.
+// Stored responses as text, for a file that outlives the server: a line of JSON for each, those that others go on from
+// before these. Any thread.
 #pragma once
 
 #include <optional>

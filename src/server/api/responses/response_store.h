@@ -1,19 +1,20 @@
 // ResponseStore: finished responses of OpenAI's Responses API, so that clients can read them again and go on from them
-// (docs/adr/0029-stored-responses.md).
+// (docs/decisions.md, "Stored responses").
 //
-// Responses that go on from one another are a tree: each holds its own turn, and refers to the one before. What is deleted stays
-// in memory as long as others stand on it, but nobody finds it.
+// Responses that go on from one another are a tree: each holds its own turn, and refers to the one before. What is
+// deleted stays in memory as long as others stand on it, but nobody finds it.
 //
-// Bounded in bytes, those of running requests included. When room is wanted, the owner that holds the most gives up what it used
-// least recently. So an owner that holds no more than its share, an equal part of the budget, loses nothing to others.
+// Bounded in bytes, those of running requests included. When room is wanted, the owner that holds the most gives up
+// what it used least recently. So an owner that holds no more than its share, an equal part of the budget, loses
+// nothing to others.
 //
 // Thread safety: all methods may be called by any thread.
 //
 // Invariants
 //   1. All turns together have at most `budget` bytes when a method returns.
 //   2. What belongs to another owner or salt is never found.
-//   3. Whenever a response is used, so are those that it stands on, later than itself: so no response goes before one that stands
-//      on it, and each that goes gives back its room.
+//   3. Whenever a response is used, so are those that it stands on, later than itself: so no response goes before one
+//      that stands on it, and each that goes gives back its room.
 #pragma once
 
 #include <atomic>
@@ -51,8 +52,8 @@ struct StoredResponse {
 
   std::string id;
   ResponseOwner owner;
-  mutable std::shared_ptr<const StoredResponse>
-      previous;                         ///< the one it goes on from; null: none. Mutable: see the destructor
+  /// The one it goes on from; null: none. Mutable: see the destructor.
+  mutable std::shared_ptr<const StoredResponse> previous;
   std::vector<ConversationItem> input;  ///< of this request alone
   std::string body;                     ///< the response as JSON, without its output
   std::vector<ConversationItem> output;

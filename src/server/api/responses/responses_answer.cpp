@@ -152,8 +152,10 @@ std::string ResponsesAnswer::delta(Delta&& delta) {
   if (!delta.reasoning.empty()) out += add(Kind::kReasoning, nullptr, delta.reasoning);
   if (!delta.text.empty()) out += add(Kind::kText, nullptr, delta.text);
   for (const CallDelta& call : delta.calls) out += add(Kind::kCall, &call, call.arguments);
-  if (delta.finish) finish_ = delta.finish;
-  reasoning_tokens_ += delta.reasoning_tokens;
+  if (delta.end) {
+    finish_ = delta.end->finish;
+    reasoning_tokens_ += delta.end->reasoning_tokens;
+  }
   if (delta.usage) so_far_ = std::move(delta.usage);
   return out;
 }

@@ -23,8 +23,8 @@ class ResponsesAnswer final : public Answer {
   /// Keeps a response under its id: as JSON without its output, and the output. Returns false if there is no room.
   using Store = port::MoveOnlyFunction<bool(std::string id, std::string body, std::vector<ConversationItem> output)>;
 
-  /// settings: what it was drawn with. repeated: ResponseTerms::repeated. store: called once, at the end; empty: it is not to be
-  /// stored.
+  /// settings: what it was drawn with. repeated: ResponseTerms::repeated. store: called once, at the end; empty: it is
+  /// not to be stored.
   ResponsesAnswer(AnswerHead head, bool stream, JsonObject settings, std::string repeated = "", Store store = {},
                   Telemetry telemetry = {})
       : head_(std::move(head)),

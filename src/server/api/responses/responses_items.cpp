@@ -14,7 +14,8 @@ namespace coppice::server {
 
 namespace {
 
-/// A string, or parts of these types. `result`: of a tool's; what is neither text nor a picture that can be seen is left out (left_out.h).
+/// A string, or parts of these types. `result`: of a tool's; what is neither text nor a picture that can be seen is
+/// left out (left_out.h).
 std::vector<ContentPart> parts_of(const Json& content, const std::string& path, PictureFields& pictures,
                                   bool result = false) {
   if (content.is_string()) return {{std::string(content.get_string())}};

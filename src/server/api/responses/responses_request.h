@@ -19,8 +19,8 @@ struct ResponseTerms {
   std::shared_ptr<StoredResponse> stored;  ///< to be finished; null: it is not to be stored, or there is no room
 };
 
-/// The result's `own` is a ResponseTerms. Throws RequestError that names the field. Tools that OpenAI hosts are left out, and
-/// logged once.
+/// The result's `own` is a ResponseTerms. Throws RequestError that names the field. Tools that OpenAI hosts are left
+/// out, and logged once.
 GenerationRequest parse_responses_request(const JsonObject& body, const RequestLimits& limits, ResponseStore& store);
 
 /// {"object", "input_tokens"}: of the input as the model gets it, however long it is. Nothing of the request is stored.

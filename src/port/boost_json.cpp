@@ -1,0 +1,2 @@
+// Boost.JSON, compiled once instead of into every file that includes it.
+#include <boost/json/src.hpp>
