@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <memory>
+#include <string_view>
 #include <utility>
 
 #include "image/codecs.h"
@@ -12,6 +13,8 @@
 
 namespace coppice::image {
 namespace {
+
+constexpr const char* kEndsEarly = "is a JPEG file that ends early";
 
 struct Destroy {
   void operator()(void* handle) const { tjDestroy(handle); }
@@ -32,6 +35,7 @@ std::expected<Header, Complaint> read_header(const Handle& handle, Bytes file) {
       tjGetErrorCode(handle.get()) != TJERR_WARNING) {
     return std::unexpected(Complaint("is a JPEG file that cannot be read: ") + tjGetErrorStr2(handle.get()));
   }
+  if (header.width == 0 || header.height == 0) return std::unexpected(kEndsEarly);
   return header;
 }
 
@@ -55,12 +59,12 @@ struct Segments {
 Segments read_segments(Bytes file) {
   constexpr std::uint8_t kScan = 0xDA;
   constexpr std::uint8_t kApplication1 = 0xE1;
-  constexpr std::uint8_t kExif[] = {'E', 'x', 'i', 'f', 0, 0};
+  constexpr std::uint8_t kExif[] = {'E', 'x', 'i', 'f', 0, 0};  // others use this segment, too
   Segments segments{.exif = {}, .first_scan = file.size()};
   std::size_t at = 2;  // behind the start of image
-  while (at + 4 <= file.size() && file[at] == 0xFF) {
+  while (at + 4 <= file.size()) {
     const std::uint8_t marker = file[at + 1];
-    if (marker == 0xFF) {  // a fill byte
+    if (file[at] != 0xFF || marker == 0xFF || marker == 0) {  // a fill byte, or one that the library jumps over, too
       ++at;
       continue;
     }
@@ -73,7 +77,7 @@ Segments read_segments(Bytes file) {
     const Bytes content = file.subspan(at + 4, length - 2);
     if (marker == kApplication1 && segments.exif.empty() && content.size() > sizeof kExif &&
         std::ranges::equal(content.first(sizeof kExif), kExif)) {
-      segments.exif = content.subspan(sizeof kExif);
+      segments.exif = content;
     }
     at += 2 + length;
   }
@@ -101,7 +105,7 @@ std::expected<Pixels, Complaint> decode_jpeg(Bytes file, const Head& head) {
   const auto header = read_header(handle, file);
   if (!header) return std::unexpected(header.error());
   const Segments segments = read_segments(file);
-  if (!has_end(file, segments.first_scan)) return std::unexpected("is a JPEG file that ends early");
+  if (!has_end(file, segments.first_scan)) return std::unexpected(kEndsEarly);
   const bool inks = header->colours == TJCS_CMYK || header->colours == TJCS_YCCK;
   const std::size_t n_pixels = std::size_t{head.width} * head.height;
   std::vector<std::uint8_t> samples(n_pixels * (inks ? 4 : 3));
@@ -113,6 +117,9 @@ std::expected<Pixels, Complaint> decode_jpeg(Bytes file, const Head& head) {
   if (result != 0 && tjGetErrorCode(handle.get()) != TJERR_WARNING) {
     return std::unexpected(Complaint("is a JPEG file that cannot be read: ") + tjGetErrorStr2(handle.get()));
   }
+  // The library's other warnings are about bytes that it could do without.
+  if (result != 0 && std::string_view(tjGetErrorStr2(handle.get())).contains("remature end"))
+    return std::unexpected(kEndsEarly);
   Pixels pixels{.width = head.width, .height = head.height, .rgb = inks ? to_rgb(samples) : std::move(samples)};
   return upright(std::move(pixels), exif_orientation(segments.exif));
 }

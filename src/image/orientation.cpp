@@ -1,5 +1,6 @@
 #include "image/orientation.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <optional>
@@ -28,6 +29,9 @@ struct Tiff {
 }  // namespace
 
 int exif_orientation(Bytes bytes) {
+  constexpr std::uint8_t kMark[] = {'E', 'x', 'i', 'f', 0, 0};
+  if (bytes.size() >= sizeof kMark && std::ranges::equal(bytes.first(sizeof kMark), kMark))
+    bytes = bytes.subspan(sizeof kMark);
   if (bytes.size() < 8) return 1;
   const Tiff tiff{bytes, bytes[0] == 'M'};
   const auto directory = tiff.number(4, 4);

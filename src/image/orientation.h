@@ -8,7 +8,8 @@
 
 namespace coppice::image {
 
-/// 1 to 8; 1, upright, where it says nothing that can be read. tiff: what EXIF's segment holds.
+/// 1 to 8; 1, upright, where it says nothing that can be read. tiff: what EXIF's segment or chunk holds; some writers
+/// put JPEG's mark before it.
 int exif_orientation(std::span<const std::uint8_t> tiff);
 
 /// `pixels` of a camera that was held like `orientation`, upright.

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "image/codecs.h"
+#include "image/orientation.h"
 #include "port/turn.h"
 
 namespace coppice::image {
@@ -84,6 +85,14 @@ bool read_rgba(Reader& reader, png_bytepp rows) {
   return true;
 }
 
+/// Of a chunk before the pixels. REQUIRES: read_info() returned true.
+int orientation(const Reader& reader) {
+  png_uint_32 n_bytes = 0;
+  png_bytep exif = nullptr;
+  if (png_get_eXIf_1(reader.png, reader.info, &n_bytes, &exif) == 0) return 1;
+  return exif_orientation({exif, n_bytes});
+}
+
 }  // namespace
 
 std::expected<Head, Complaint> png_head(Bytes file) {
@@ -104,7 +113,7 @@ std::expected<Pixels, Complaint> decode_png(Bytes file, const Head& head) {
   port::between_steps();
   if (!read_rgba(reader, rows.data())) return std::unexpected(reader.complaint());
   port::between_steps();
-  return on_white(rgba, head.width, head.height);
+  return upright(on_white(rgba, head.width, head.height), orientation(reader));
 }
 
 }  // namespace coppice::image

@@ -4,9 +4,11 @@
 
 #include <cstddef>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "image/codecs.h"
+#include "image/orientation.h"
 #include "port/turn.h"
 
 namespace coppice::image {
@@ -21,6 +23,26 @@ std::expected<WebPBitstreamFeatures, Complaint> read_features(Bytes file) {
     return std::unexpected(kUnreadable);
   }
   return features;
+}
+
+struct DeleteDemuxer {
+  void operator()(WebPDemuxer* demuxer) const { WebPDemuxDelete(demuxer); }
+};
+
+/// The chunk of EXIF stands behind the pixels, so a file that ends early may lack it alone.
+std::expected<Pixels, Complaint> held_upright(Pixels pixels, Bytes file) {
+  const WebPData data{file.data(), file.size()};
+  WebPDemuxState state = WEBP_DEMUX_PARSE_ERROR;
+  const std::unique_ptr<WebPDemuxer, DeleteDemuxer> demuxer(WebPDemuxPartial(&data, &state));
+  if (!demuxer || (WebPDemuxGetI(demuxer.get(), WEBP_FF_FORMAT_FLAGS) & EXIF_FLAG) == 0) return pixels;
+  WebPChunkIterator chunk;
+  if (WebPDemuxGetChunk(demuxer.get(), "EXIF", 1, &chunk) == 0) {
+    if (state != WEBP_DEMUX_DONE) return std::unexpected(kUnreadable);
+    return pixels;
+  }
+  const int orientation = exif_orientation({chunk.chunk.bytes, chunk.chunk.size});
+  WebPDemuxReleaseChunkIterator(&chunk);
+  return upright(std::move(pixels), orientation);
 }
 
 struct DeleteAnimation {
@@ -51,13 +73,17 @@ std::expected<Pixels, Complaint> decode_webp(Bytes file, const Head& head) {
   const auto features = read_features(file);
   if (!features) return std::unexpected(features.error());
   port::between_steps();
-  if (features->has_animation != 0) return first_frame(file, head);
+  if (features->has_animation != 0) {
+    auto frame = first_frame(file, head);
+    if (!frame) return frame;
+    return held_upright(*std::move(frame), file);
+  }
   std::vector<std::uint8_t> rgba(std::size_t{4} * head.width * head.height);
   if (WebPDecodeRGBAInto(file.data(), file.size(), rgba.data(), rgba.size(), features->width * 4) == nullptr) {
     return std::unexpected(kUnreadable);
   }
   port::between_steps();
-  return on_white(rgba, head.width, head.height);
+  return held_upright(on_white(rgba, head.width, head.height), file);
 }
 
 }  // namespace coppice::image

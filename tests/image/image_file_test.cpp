@@ -120,6 +120,19 @@ TEST(ImageFileTest, FilesThatEndEarlyAreRefused) {
   }
 }
 
+TEST(ImageFileTest, JpegFilesThatLackDataAreRefusedWhateverMarkIsAtTheirEnd) {
+  const File file = read(kFolder / "rgb.jpg");
+  File cut(file.begin(), file.begin() + static_cast<std::ptrdiff_t>(file.size() * 9 / 10));
+  cut.insert(cut.end(), {0xFF, 0xD9});
+  EXPECT_EQ(complaint(cut), "is a JPEG file that ends early");
+  cut.assign(file.begin(), file.begin() + 20);  // ahead of its size
+  cut.insert(cut.end(), {0xFF, 0xD9});
+  EXPECT_EQ(complaint(cut), "is a JPEG file that ends early");
+  File more = file;  // what a camera puts between segments harms nobody
+  more.insert(more.begin() + 20, {0, 0, 0});
+  EXPECT_EQ(complaint(more), "none");
+}
+
 TEST(ImageFileTest, WhatIsNoImageIsRefusedInWords) {
   EXPECT_EQ(complaint({}), "is empty");
   EXPECT_EQ(complaint({'h', 'e', 'l', 'l', 'o'}), "is no JPEG, PNG, WebP, GIF or BMP file");
