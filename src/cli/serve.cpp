@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <boost/json/parse.hpp>
 #include <chrono>
+#include <climits>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -225,6 +226,8 @@ std::unique_ptr<vision::Pictures> open_projector(ServeOptions& o, const Opened& 
                                    port::ThreadsBeside::most(options.n_threads)));
     return pictures;
   } catch (const model::LoadError& e) {
+    if (o.projector.min_rows || o.projector.max_rows)
+      throw model::LoadError(fmt::format("{} (with --image-min-tokens or --image-max-tokens as given)", e.what()));
     if (chosen) throw;
     spdlog::warn("no images: {}; it lies beside the model, --no-mmproj leaves it there without a word", e.what());
     return nullptr;
@@ -402,6 +405,8 @@ int serve(ServeOptions o, const std::vector<std::string>& unread) {
   o.server.api.isolate_keys = o.isolate == "keys";
   if (o.server.api.isolate_keys && !has_keys(o))
     throw std::runtime_error("--isolate keys needs --api-keys: without keys there is nobody to tell apart.");
+  if (o.projector.min_rows.value_or(0) > o.projector.max_rows.value_or(INT_MAX))
+    throw std::runtime_error("--image-min-tokens must be at most --image-max-tokens.");
   settle_tier(o.tier);
   if (o.tier.lasting()) o.server.storing_seconds = std::min(kMostStoring, o.server.drain_seconds / 5);
   const LocalModel found = find_model(o.model);

@@ -180,7 +180,7 @@ void add_image_options(CLI::App& command, ServeOptions& o) {
       ->group(group);
   command
       .add_option("--max-image-pixels", o.pictures.most_pixels,
-                  "Largest image, in pixels. Two are decoded at a time, each with up to 16 bytes for a pixel")
+                  "Largest image, in pixels. Five are decoded at a time, each with up to 11 bytes for a pixel")
       ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 30))
       ->capture_default_str()
       ->group(group);

@@ -10,7 +10,6 @@
 #include "check/assert.h"
 #include "image/image_file.h"
 #include "image/shrink.h"
-#include "port/turn.h"
 
 namespace coppice::vision {
 namespace {
@@ -179,7 +178,7 @@ bool Encoding::take_kept() {
   return true;
 }
 
-std::expected<bool, std::string> Encoding::step() {
+std::expected<bool, std::string> Encoding::step(const std::function<Wanted()>& wanted) {
   if (take_kept()) return true;
   if (!sources_) {
     const auto pixels = pictures_.decode(file_, detail_);
@@ -195,10 +194,12 @@ std::expected<bool, std::string> Encoding::step() {
   Stretch& source = (*sources_)[rows_.size()];
   COPPICE_ASSERT(source.n_rows == medium.rows);
   const auto start = std::chrono::steady_clock::now();
-  auto rows = pictures_.projector_->encode(
-      source, [&] { return port::unwanted() && pictures_.count_wishes(medium, owner_) <= 1; });
+  auto rows = pictures_.projector_->encode(source, [&] {
+    const Wanted who = wanted();
+    return who == Wanted::kByNobody || (who == Wanted::kByOthers && pictures_.count_wishes(medium, owner_) <= 1);
+  });
   pictures_.encode_nanoseconds_ += static_cast<std::uint64_t>((std::chrono::steady_clock::now() - start).count());
-  if (!rows) return std::unexpected("is wanted by nobody any more");
+  if (!rows) return false;
   ++pictures_.encoded_;
   source.chunk = nullptr;
   const std::size_t bytes = rows->size() * sizeof(float);

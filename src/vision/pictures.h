@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <exception>
 #include <expected>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -117,6 +118,9 @@ class Pictures {
   std::atomic<std::uint64_t> decoded_ = 0, encoded_ = 0, found_ = 0, encode_nanoseconds_ = 0;
 };
 
+/// Whom is an encoding under way for, by now?
+enum class Wanted { kByCaller, kByOthers, kByNobody };
+
 /// The rows of one picture, a stretch each step. Holds what the projector prepared of it from the first step that
 /// encodes to the last.
 class Encoding {
@@ -129,9 +133,10 @@ class Encoding {
   bool take_kept();
 
   /// take_kept(), and encodes at most one stretch: seconds on a CPU. True: all rows are there. The error
-  /// follows "The image". Ends early, with an error, if the work that calls is unwanted (port/turn.h) and at most one
-  /// PictureWish is for these rows: its own. Throws what Projector::encode() throws.
-  std::expected<bool, std::string> step();
+  /// follows "The image". `wanted`: asked every some milliseconds. Ends early, and false, if nobody wants it any more,
+  /// or the caller doesn't and at most one PictureWish is for these rows: its own. Throws what Projector::encode()
+  /// throws.
+  std::expected<bool, std::string> step(const std::function<Wanted()>& wanted);
 
   /// Of the picture's media, in order. REQUIRES: step() or take_kept() returned true.
   const std::vector<Rows>& rows() const { return rows_; }

@@ -51,6 +51,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def again(self, n="0"):
         self.to(f"/again?n={int(n) + 1}")
 
+    def nowhere(self):
+        self.reply(status=302)
+
     def page(self):
         self.reply(b"<html>")
 
@@ -206,6 +209,7 @@ def test_redirections_are_followed_some_times_and_only_to_where_urls_may_lead(se
     for url in ("file:///etc/passwd", "ftp://127.0.0.1/a", "http://user@127.0.0.1/"):
         assert "redirected to where nothing is fetched from" in refused(server, to(url))["message"]
     assert {path.split("?")[0] for path, _ in media.server.seen[before:]} == {"/to"}
+    assert "doesn't say to where" in refused(server, remote(media.url("/nowhere")))["message"]
 
 
 @pytest.mark.parametrize("path, complaint", [

@@ -286,6 +286,10 @@ def test_a_prompt_that_is_too_long_says_what_its_images_take(folders):
         status, error = refused_chat(server, *[image_part(picture(i)) for i in range(3)])
         assert (status, error["code"]) == (400, "context_length_exceeded")
         assert "48 of them of its images" in error["message"]
+        prompt = {"prompt_string": "<__media__>" * 3, "multimodal_data": [base64.b64encode(picture(i)).decode() for i in range(3)]}
+        for path, field in (("/completion", "prompt"), ("/v1/embeddings", "input")):
+            status, error = refused(server, path, {field: prompt, "n_predict": 4} if field == "prompt" else {field: prompt})
+            assert status == 400 and "48 of them of its images" in error["message"], path
 
 
 def test_large_images_that_pause_hold_nobody_up(folders):
@@ -333,6 +337,34 @@ def test_low_detail_looks_at_a_smaller_picture(gemma):
     chat(gemma, image_part(big), text(words(30)))
     chat(gemma, image_part(big, detail="low"), text(words(30)))
     assert since(gemma, before)["image_encodes"] == 2
+
+
+def test_cache_reports_name_images_of_a_prompt(gemma):
+    first, second, other = (base64.b64encode(picture(f"named {i}")).decode() for i in range(3))
+    for last in (second, other):
+        prompt = {"prompt_string": words(30) + "<__media__>" + words(31) + "<__media__>" + words(32), "multimodal_data": [first, last]}
+        report = gemma.post("/completion", {"prompt": prompt, "n_predict": 1, "cache_report": True})["cache_report"]
+    assert report["why"] == "The images differ: the second of the prompt."
+
+
+def test_a_template_that_drops_an_image_is_refused_wherever_it_is_counted(tmp_path):
+    model = write_model("gemma3", tmp_path, template="{{ messages[-1]['content'] }}")
+    body = {"messages": [{"role": "user", "content": [image_part(picture(1))]}, {"role": "user", "content": words(30)}]}
+    with Coppice(*OPTIONS, model=model) as server:
+        for path in ("/v1/chat/completions", "/tokenize", "/v1/chat/completions/render"):
+            status, error = refused(server, path, body)
+            assert status == 400 and "leaves this image out" in error["message"], path
+
+
+@pytest.mark.parametrize("bounds, message", [
+    (["--image-min-tokens", "100", "--image-max-tokens", "10"], "--image-min-tokens must be at most --image-max-tokens"),
+    (["--image-max-tokens", "2"], "--image-max-tokens"),
+])
+def test_bounds_of_an_images_tokens_that_do_not_fit_end_the_start(folders, bounds, message):
+    command = [binary(), "serve", "--model", folders("gemma4") / "model.gguf", *bounds, "--port", "0", "--kv-bytes", "16MiB"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0
+    assert message in done.stderr.strip().splitlines()[-1]
 
 
 def test_what_the_server_says_of_itself(gemma, folders):

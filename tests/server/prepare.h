@@ -15,8 +15,10 @@ inline server::Prepared prepare(server::Model& model, const server::Dialect& dia
   if (preparation.wants_grammar()) preparation.compile_grammar();
   while (!preparation.step()) {
   }
-  while (preparation.wants_rows()) preparation.encode();
-  return preparation.take();
+  server::Prepared prepared = preparation.take();
+  while (preparation.wants_rows()) preparation.encode([] { return vision::Wanted::kByCaller; });
+  preparation.add_rows(prepared.requests);
+  return prepared;
 }
 
 inline server::Prepared prepare(server::Model& model, server::Endpoint endpoint, std::string_view body) {

@@ -14,7 +14,6 @@
 
 #include "image/image_file.h"
 #include "image/shrink.h"
-#include "port/turn.h"
 #include "text/vocabulary.h"
 #include "vision/projector.h"
 
@@ -40,6 +39,8 @@ std::vector<std::uint8_t> bmp(std::uint8_t grey) {
   return file;
 }
 
+constexpr auto by_caller = [] { return Wanted::kByCaller; };
+
 struct World {
   explicit World(const std::string& name, Pictures::Limits limits = {})
       : vocabulary(kFixtures / name / "model.gguf"),
@@ -54,7 +55,7 @@ struct World {
   std::vector<Rows> encode(const std::vector<std::uint8_t>& file, std::string_view owner = "",
                            std::string_view payer = "") {
     Encoding encoding(pictures, file, Detail::kAuto, look(file, owner, payer), owner, payer);
-    while (!encoding.step().value()) {
+    while (!encoding.step(by_caller).value()) {
     }
     return encoding.rows();
   }
@@ -124,27 +125,20 @@ TEST(PicturesTest, WhatIsKeptIsTakenWithoutTheEncoder) {
   EXPECT_EQ(world.pictures.figures().encoded, rows.size());
 }
 
-/// A work that nobody waits for.
-struct Unwanted final : port::Turn {
-  Unwanted() { port::set_turn(this); }
-  ~Unwanted() override { port::set_turn(nullptr); }
-  Unwanted(const Unwanted&) = delete;
-  Unwanted& operator=(const Unwanted&) = delete;
-  void between_steps() noexcept override {}
-  bool unwanted() const noexcept override { return true; }
-};
-
 TEST(PicturesTest, EncodingEndsWhereItIsUnwantedAndNobodyElseWishesThePicture) {
   World world("gemma3");
   const auto picture = world.look(bmp(7), "one");
   const PictureWish own(world.pictures, *picture, "one"), strangers(world.pictures, *picture, "two");
-  const Unwanted turn;
   const auto file = bmp(7);
   Encoding encoding(world.pictures, file, Detail::kAuto, picture, "one");
-  EXPECT_FALSE(encoding.step().has_value());
+  const auto by_others = [] { return Wanted::kByOthers; };
+  const auto by_nobody = [] { return Wanted::kByNobody; };
+  EXPECT_EQ(encoding.step(by_others), false);
   EXPECT_EQ(world.pictures.figures().encoded, 0U);
   const PictureWish others(world.pictures, *picture, "one");
-  EXPECT_EQ(encoding.step(), true);
+  EXPECT_EQ(encoding.step(by_nobody), false);
+  EXPECT_EQ(world.pictures.figures().encoded, 0U);
+  EXPECT_EQ(encoding.step(by_others), true);
 }
 
 TEST(PicturesTest, NobodyFindsWhatAnotherHasShown) {

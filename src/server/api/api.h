@@ -131,9 +131,15 @@ class Api final : public HttpHandler {
   /// `answer`: set when it begins, for what is to be said if it breaks off. `record`: gets what the log is to tell.
   boost::asio::awaitable<void> generate(const Dialect& dialect, HttpRequest& request, ReplyWriter& out,
                                         std::unique_ptr<Answer>& answer, RequestRecord& record);
-  /// What the engine gets for it, counted if it is refused.
-  boost::asio::awaitable<Prepared> take_in(const Dialect& dialect, HttpRequest& request,
-                                           engine::Clock::time_point asked_at, RequestRecord& record);
+  /// All but the rows of its pictures. Counted if it is refused, and so is encode().
+  boost::asio::awaitable<std::unique_ptr<Preparation>> take_in(const Dialect& dialect, HttpRequest& request,
+                                                               engine::Clock::time_point asked_at);
+  /// Until its pictures have all rows. Throws as prepare().
+  boost::asio::awaitable<void> encode(Preparation& preparation, const HttpRequest& request, Deadline deadline,
+                                      RequestRecord& record);
+  /// Takes of what was prepared what only the answer needs. `name`: its id, but for the dialect's prefix.
+  std::unique_ptr<Answer> begin_answer(const Dialect& dialect, Prepared& prepared, std::string name) const;
+  void count_rejected(const RequestError& error);
   /// Any thread.
   GenerationRequest parse(const Dialect& dialect, const ModelFacts& facts, const HttpRequest& request) const;
   /// As WorkQueue::run(), measured. Before each turn throws RequestError if the server drains or the deadline is over,

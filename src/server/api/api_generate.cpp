@@ -165,11 +165,11 @@ asio::awaitable<std::vector<vision::FetchedFiles::File>> Api::fetch(HttpRequest&
   co_return held;
 }
 
-asio::awaitable<Prepared> Api::take_in(const Dialect& dialect, HttpRequest& request, engine::Clock::time_point asked_at,
-                                       RequestRecord& record) {
+asio::awaitable<std::unique_ptr<Preparation>> Api::take_in(const Dialect& dialect, HttpRequest& request,
+                                                           engine::Clock::time_point asked_at) {
   try {
     Model& model = ready_model();
-    std::optional<Preparation> preparation;
+    std::unique_ptr<Preparation> preparation;
     const std::size_t bytes = request.body.size();
     std::vector<PromptPictures::File> missing;
     std::vector<vision::FetchedFiles::File> held;
@@ -178,7 +178,7 @@ asio::awaitable<Prepared> Api::take_in(const Dialect& dialect, HttpRequest& requ
       if (preparation) return preparation->wants_grammar() || preparation->wants_looks() || preparation->step();
       GenerationRequest parsed = parse(dialect, model.facts(), request);
       deadline = deadline_of(asked_at, parsed.timeout_seconds);
-      preparation.emplace(model, std::move(parsed));
+      preparation = std::make_unique<Preparation>(model, std::move(parsed));
       missing = preparation->missing_pictures();
       std::string().swap(request.body);
       return false;
@@ -201,71 +201,95 @@ asio::awaitable<Prepared> Api::take_in(const Dialect& dialect, HttpRequest& requ
       }
     }
     if (waits) co_await prepare(worker_, request.tenant, bytes, deadline, [&] { return preparation->step(); });
-    if (preparation->wants_rows()) {
-      const auto begin = engine::Clock::now();
-      co_await prepare(*encoder_, request.tenant, bytes, deadline, [&] { return preparation->encode(); });
-      record.image_seconds = std::chrono::duration<double>(engine::Clock::now() - begin).count();
-    }
-    request.drop_body();  // not before: files of pictures are kept until they are encoded
-    ready_model();        // throws if it drains by now
-    Prepared prepared = preparation->take();
-    if (prepared.terms.cache_report && config_.cache_reports == CacheReports::kOff)
-      throw RequestError::unsupported("cache_report", "switched off by this server's operator");
-    check_echoes(prepared, config_.max_answer_bytes);
-    co_return prepared;
+    ready_model();  // throws if it drains by now
+    co_return preparation;
   } catch (const RequestError& e) {
-    const bool too_long = e.code() == "context_length_exceeded";
-    metrics_.count_rejected(too_long ? Rejection::kTooLong : rejection_of(e.status(), draining_));
+    count_rejected(e);
     throw;
   }
+}
+
+void Api::count_rejected(const RequestError& error) {
+  const bool too_long = error.code() == "context_length_exceeded";
+  metrics_.count_rejected(too_long ? Rejection::kTooLong : rejection_of(error.status(), draining_));
+}
+
+asio::awaitable<void> Api::encode(Preparation& preparation, const HttpRequest& request, Deadline deadline,
+                                  RequestRecord& record) {
+  const auto begin = engine::Clock::now();
+  const auto wanted = [&] {
+    if (draining_) return vision::Wanted::kByNobody;
+    const bool late = deadline && engine::Clock::now() >= *deadline;
+    return late || port::unwanted() ? vision::Wanted::kByOthers : vision::Wanted::kByCaller;
+  };
+  try {
+    co_await prepare(*encoder_, request.tenant, request.body_charge.bytes(), deadline,
+                     [&] { return preparation.encode(wanted); });
+    ready_model();  // throws if it drains by now
+  } catch (const RequestError& e) {
+    count_rejected(e);
+    throw;
+  }
+  record.image_seconds = std::chrono::duration<double>(engine::Clock::now() - begin).count();
+}
+
+std::unique_ptr<Answer> Api::begin_answer(const Dialect& dialect, Prepared& prepared, std::string name) const {
+  const GenerationTerms& asked = prepared.terms;
+  const int n_prompts = static_cast<int>(prepared.requests.size());
+  AnswerHead head{.id = std::string(dialect.id_prefix()) + name,
+                  .created = std::time(nullptr),
+                  .model = asked.model,
+                  .fingerprint = fingerprint_,
+                  .context_length = model_->facts().context_length,
+                  .n_choices = n_prompts * asked.n,
+                  .n_prompts = n_prompts,
+                  .prompt_tokens = static_cast<int>(prepared.prompt_tokens),
+                  .prompts = std::move(prepared.prompt_texts),
+                  .echoes = std::move(prepared.echoes),
+                  .reporting = {asked.cache_report, model_.get(), config_.cache_reports, std::move(prepared.pictures)}};
+  std::unique_ptr<Answer> answer = dialect.begin(asked, prepared.sampling->params, std::move(head));
+  prepared.terms.own = nullptr;  // the answer has of it what it needs, as long as it needs it
+  if (prepared.format)
+    answer = std::make_unique<ParsedAnswer>(
+        std::move(answer), prepared.format, n_prompts * asked.n,
+        ParsedAnswer::Ids{.form = prepared.call_ids, .before = prepared.calls_before, .name = std::move(name)},
+        prepared.sampling->params.grammar.grammar != nullptr);
+  prepared.sampling = nullptr;  // the samples have it as long as they need it, and slow readers may stay for long
+  return answer;
 }
 
 asio::awaitable<void> Api::generate(const Dialect& dialect, HttpRequest& request, ReplyWriter& out,
                                     std::unique_ptr<Answer>& answer, RequestRecord& record) {
   const auto start = engine::Clock::now();
-  Prepared prepared = co_await take_in(dialect, request, start, record);
+  std::unique_ptr<Preparation> preparation = co_await take_in(dialect, request, start);
+  Prepared prepared = preparation->take();
   const GenerationTerms& asked = prepared.terms;
-  Model& model = ready_model();
-  // A whole answer is taken at once, whatever its client does: only a stream can have a slow reader.
-  const std::size_t max_pending = asked.stream ? config_.max_pending_bytes : std::numeric_limits<std::size_t>::max();
-  Job job(hub_, model, co_await asio::this_coro::executor, max_pending, asked.input_field);
-  const auto deadline = deadline_of(start, asked.timeout_seconds);
-  int prompt_tokens = 0;
-  for (engine::Request& r : prepared.requests) {
-    r.deadline = deadline;
-    r.cache_report |= spdlog::should_log(spdlog::level::debug);
-    prompt_tokens += static_cast<int>(r.prompt.size());
-    job.submit(std::move(r));
-  }
+  if (asked.cache_report && config_.cache_reports == CacheReports::kOff)
+    throw RequestError::unsupported("cache_report", "switched off by this server's operator");
+  check_echoes(prepared, config_.max_answer_bytes);
   record.model = asked.model;
-  record.prompt_tokens = prompt_tokens;
-  const Tally tally(job, start, answer, record);
-  AnswerHead head{.id = std::string(dialect.id_prefix()) + random_name(),
-                  .created = std::time(nullptr),
-                  .model = asked.model,
-                  .fingerprint = fingerprint_,
-                  .context_length = model.facts().context_length,
-                  .n_choices = job.n_choices(),
-                  .n_prompts = job.n_choices() / asked.n,
-                  .prompt_tokens = prompt_tokens,
-                  .prompts = std::move(prepared.prompt_texts),
-                  .echoes = std::move(prepared.echoes),
-                  .reporting = {asked.cache_report, &model, config_.cache_reports, std::move(prepared.pictures)}};
-  // The log's cache reports have these numbers: the engine tells of a request that its client may have left.
-  spdlog::debug("{}: requests {}", head.id, fmt::join(job.requests(), ", "));
-  const int n_choices = head.n_choices;
-  std::string name = head.id.substr(dialect.id_prefix().size());
-  answer = dialect.begin(asked, prepared.sampling->params, std::move(head));
-  prepared.terms.own = nullptr;  // the answer has of it what it needs, as long as it needs it
-  if (prepared.format)
-    answer = std::make_unique<ParsedAnswer>(
-        std::move(answer), prepared.format, n_choices,
-        ParsedAnswer::Ids{.form = prepared.call_ids, .before = prepared.calls_before, .name = std::move(name)},
-        prepared.sampling->params.grammar.grammar != nullptr);
-  prepared.sampling = nullptr;  // the samples have it as long as they need it, and slow readers may stay for long
+  record.prompt_tokens = static_cast<int>(prepared.prompt_tokens);
+  const auto deadline = deadline_of(start, asked.timeout_seconds);
   ReplyTerms terms{
       .stream = asked.stream, .request_id = request.id, .start = start, .max_answer_bytes = config_.max_answer_bytes};
   if (config_.ping_seconds > 0) terms.ping = clock_duration(config_.ping_seconds);
+  const std::string name = random_name();
+  answer = begin_answer(dialect, prepared, name);
+  if (preparation->wants_rows()) co_await keep_alive(encode(*preparation, request, deadline, record), terms, out);
+  request.drop_body();  // not before: files of pictures are kept until they are encoded
+  preparation->add_rows(prepared.requests);
+  preparation = nullptr;
+  // A whole answer is taken at once, whatever its client does: only a stream can have a slow reader.
+  const std::size_t max_pending = asked.stream ? config_.max_pending_bytes : std::numeric_limits<std::size_t>::max();
+  Job job(hub_, ready_model(), co_await asio::this_coro::executor, max_pending, asked.input_field);
+  for (engine::Request& r : prepared.requests) {
+    r.deadline = deadline;
+    r.cache_report |= spdlog::should_log(spdlog::level::debug);
+    job.submit(std::move(r));
+  }
+  // The log's cache reports have these numbers: the engine tells of a request that its client may have left.
+  spdlog::debug("{}{}: requests {}", dialect.id_prefix(), name, fmt::join(job.requests(), ", "));
+  const Tally tally(job, start, answer, record);
   co_await reply_with(job, *answer, terms, metrics_, out);
 }
 

@@ -120,6 +120,8 @@ class Fetcher::Call {
       if (!is_redirection(status)) throw Refusal(fmt::format("can't be fetched: its server answers {}", status));
       if (redirections == kMostRedirections)
         throw Refusal(fmt::format("is redirected more than {} times", kMostRedirections));
+      if (reply.get()[http::field::location].empty())
+        throw Refusal("is redirected, and its server doesn't say to where");
       const bool secure = url->tls;
       url = redirected(*url, reply.get()[http::field::location]);
       if (!url || (secure && !url->tls)) throw Refusal("is redirected to where nothing is fetched from");

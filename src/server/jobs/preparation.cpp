@@ -323,11 +323,14 @@ bool Preparation::step() {
 }
 
 Prepared Preparation::take() {
-  COPPICE_ASSERT(!wants_rows());
-  for (std::size_t i = 0; i < unfinished_.size(); ++i) prepared_.requests[i].prompt = pictures_.prompt(unfinished_[i]);
   if (unfinished_.size() == 1) prepared_.pictures = pictures_.places(unfinished_.front());
   prepared_.terms = static_cast<GenerationTerms&&>(asked_);
   return std::move(prepared_);
+}
+
+void Preparation::add_rows(std::span<engine::Request> requests) const {
+  COPPICE_ASSERT(!wants_rows());
+  for (std::size_t i = 0; i < unfinished_.size(); ++i) requests[i].prompt = pictures_.prompt(unfinished_[i]);
 }
 
 /// Names of special tokens count as these where no mark says otherwise: whoever brings a chat template of their own
@@ -370,7 +373,7 @@ kv::Text Preparation::symbols_of(const PromptParts& parts) const {
     } else {
       append(pictures_.picture(std::get<PromptPictures::File>(part)), symbols);
     }
-    check_count(model_.facts(), symbols.size(), asked_.input_field);
+    if (symbols.size() > kCountedContexts * static_cast<std::size_t>(model_.facts().context_length)) break;
   }
   return symbols;
 }
@@ -420,6 +423,7 @@ void Preparation::add(kv::Text symbols) {
   request.samples = model_.make_generations(prepared_.sampling, asked_.n, tokens);
   if (const auto& grammar = prepared_.sampling->params.grammar.grammar)
     request.shared = {.what = grammar, .bytes = grammar->bytes()};
+  prepared_.prompt_tokens += static_cast<std::int64_t>(symbols.size());
   if (pictures_.empty()) {
     request.prompt = std::move(tokens);
   } else {

@@ -7,6 +7,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -30,6 +32,7 @@ struct Prepared {
   GenerationTerms terms;
   std::shared_ptr<const sampling::SharedParams> sampling;  ///< of all samples
   std::vector<engine::Request> requests;                   ///< one per prompt; ids are set
+  std::int64_t prompt_tokens = 0;                          ///< of all prompts
   std::vector<std::string> echoes;                         ///< one per prompt, when asked for
   std::vector<PicturePlace> pictures;                      ///< of the only prompt
   std::vector<std::string> prompt_texts;                   ///< of all of its tokens; one per prompt, when asked for
@@ -57,19 +60,22 @@ class Preparation {
   /// Decodes a picture: up to a second or so. Throws RequestError. REQUIRES: no missing pictures.
   bool look() { return pictures_.look(); }
 
-  /// encode() must be called behind the last step, until it returns true. Not wanted where all rows are kept.
-  bool wants_rows() const { return !pictures_.encoded(); }
-  /// Encodes some rows of a picture: seconds of the encoder's thread. Throws RequestError.
-  bool encode() { return pictures_.encode(); }
-
   /// compile_grammar() must be called first. Not wanted where the grammar was compiled before.
   bool wants_grammar() const { return asked_.grammar.has_value(); }
   /// `quickly`: it takes kQuickCompileSeconds of CPU time at most, and if that isn't enough the grammar is wanted
   /// still. Else it may take seconds. Throws RequestError.
   void compile_grammar(bool quickly = false);
 
-  /// REQUIRES: step() returned true, and !wants_rows().
+  /// Its requests have no prompts yet where these have pictures. REQUIRES: step() returned true.
   Prepared take();
+
+  /// encode() must be called before add_rows(), until it returns true. Not wanted where all rows are kept.
+  bool wants_rows() const { return !pictures_.encoded(); }
+  /// Encodes some rows of a picture: seconds of the encoder's thread. `wanted`: as vision::Encoding::step()'s. Throws
+  /// RequestError.
+  bool encode(const std::function<vision::Wanted()>& wanted) { return pictures_.encode(wanted); }
+  /// Completes what take() returned. REQUIRES: !wants_rows().
+  void add_rows(std::span<engine::Request> requests) const;
 
  private:
   static constexpr std::size_t kStepBytes = std::size_t{16} << 10;  ///< some 5,000 tokens of English

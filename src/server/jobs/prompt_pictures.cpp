@@ -23,17 +23,20 @@ constexpr std::size_t kMarkerBytes = kMarkerBegin.size() + 32;
 std::string ordinal(int n) {
   constexpr const char* kWords[] = {"first",   "second", "third", "fourth", "fifth",    "sixth",
                                     "seventh", "eighth", "ninth", "tenth",  "eleventh", "twelfth"};
-  return n <= static_cast<int>(std::size(kWords)) ? kWords[n - 1] : fmt::format("{}th", n);
+  if (n <= static_cast<int>(std::size(kWords))) return kWords[n - 1];
+  const bool teen = n / 10 % 10 == 1;
+  const char* const ending = n % 10 == 1 ? "st" : n % 10 == 2 ? "nd" : n % 10 == 3 ? "rd" : "th";
+  return fmt::format("{}{}", n, teen ? "th" : ending);
 }
 
-/// "messages[2].content[1].image_url.url" is "the third message".
+/// "messages[2].content[1].image_url.url" is "the third message"; "prompt.multimodal_data[1]" is "the prompt".
 std::string message_of(std::string_view field) {
   const std::size_t bracket = field.find('[');
+  const std::string_view list = field.substr(0, bracket);
   int index = 0;
-  if (bracket == field.npos ||
+  if (bracket == field.npos || list.contains('.') ||
       std::from_chars(field.data() + bracket + 1, field.data() + field.size(), index).ec != std::errc())
     return "the prompt";
-  const std::string_view list = field.substr(0, bracket);
   return fmt::format("the {} {}", ordinal(index + 1),
                      list == "messages" ? "message"
                      : list == "input"  ? "item"
@@ -123,9 +126,9 @@ bool PromptPictures::take_kept() {
   return encoded();
 }
 
-bool PromptPictures::encode() {
+bool PromptPictures::encode(const std::function<vision::Wanted()>& wanted) {
   if (encoded()) return true;
-  const auto done = encoding().step();
+  const auto done = encoding().step(wanted);
   if (!done) throw refused(*placed_[n_encoded_].file, done.error());
   if (*done) end_encoding();
   return encoded();

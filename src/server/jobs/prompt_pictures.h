@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -75,8 +76,8 @@ class PromptPictures {
   const vision::Picture& picture(const File& file) const;
 
   /// Encodes a stretch of rows of one of them, where they aren't kept: on the encoder's thread. True: all are there.
-  /// Throws RequestError. REQUIRES: looked().
-  bool encode();
+  /// `wanted`: as vision::Encoding::step()'s. Throws RequestError. REQUIRES: looked().
+  bool encode(const std::function<vision::Wanted()>& wanted);
   /// Takes rows that are kept, which takes no time. True: all are there. REQUIRES: looked().
   bool take_kept();
   bool encoded() const { return n_encoded_ == placed_.size(); }

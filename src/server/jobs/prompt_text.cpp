@@ -13,9 +13,6 @@ namespace coppice::server {
 
 namespace {
 
-/// Contexts that a text which doesn't fit is counted up to.
-constexpr int kCountedContexts = 4;
-
 /// In the words by which gateways and agents know it. `count`: tokens, at least.
 RequestError too_long(const ModelFacts& facts, const std::string& what, std::size_t count, const std::string& field) {
   RequestError error(400,
@@ -149,6 +146,7 @@ kv::Text chat_symbols(const Model& model, std::vector<Message> messages, text::T
   while (!pictures.look()) {
   }
   const text::ToolPrompt chat = chat_text(model, std::move(messages), end, tools, field, times);
+  pictures.check_all_in(chat.prompt);
   const auto tokenize = [&](const text::MarkedView& part, bool first, std::size_t most) {
     return model.tokenize(part, first, true, most);
   };

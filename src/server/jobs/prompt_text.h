@@ -27,6 +27,9 @@ void check_prompt(const ModelFacts& facts, kv::TextView prompt, const std::strin
 /// How many contexts long a text may be: of what is only counted, as long as a body can be.
 inline constexpr int kAnyLength = 0;
 
+/// Contexts that a prompt which doesn't fit is counted up to.
+inline constexpr int kCountedContexts = 4;
+
 /// The chat as the model's template has it. `times`: 1 or kAnyLength.
 text::ToolPrompt chat_text(const Model& model, std::vector<Message> messages, text::TurnEnd end, const Tools& tools,
                            const std::string& field, int times = 1);

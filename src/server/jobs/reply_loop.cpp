@@ -3,8 +3,14 @@
 #include <fmt/format.h>
 
 #include <boost/asio/error.hpp>
+#include <boost/asio/experimental/awaitable_operators.hpp>
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/this_coro.hpp>
+#include <boost/asio/use_awaitable.hpp>
 #include <boost/system/system_error.hpp>
 #include <chrono>
+#include <exception>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -52,13 +58,60 @@ class Stopwatch {
   bool told_ = false;  // the first token's time
 };
 
+asio::awaitable<void> write_ping(ReplyWriter& out) {
+  if (!out.begun()) co_await out.begin_stream();
+  co_await out.write(kPing);
+}
+
+/// Is over when its frame is, however it goes.
+class Work {
+ public:
+  explicit Work(const asio::any_io_executor& executor) : ended_(executor, engine::Clock::time_point::max()) {}
+
+  asio::awaitable<void> run(asio::awaitable<void> work) {
+    struct End {
+      ~End() {
+        work->over_ = true;
+        work->ended_.cancel();
+      }
+      Work* work;
+    } const end{this};
+    try {
+      co_await std::move(work);
+    } catch (...) {
+      failure_ = std::current_exception();
+    }
+  }
+
+  /// True: it is over. False: `limit` passed before.
+  asio::awaitable<bool> wait(engine::Clock::duration limit) {
+    if (over_) co_return true;
+    ended_.expires_after(limit);
+    boost::system::error_code ignored;
+    co_await ended_.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
+    co_return over_;
+  }
+
+  void rethrow() const {
+    if (failure_) std::rethrow_exception(failure_);
+  }
+
+ private:
+  asio::steady_timer ended_;
+  bool over_ = false;
+  std::exception_ptr failure_;
+};
+
+asio::awaitable<void> pings(Work& work, engine::Clock::duration silence, ReplyWriter& out) {
+  while (!co_await work.wait(silence)) co_await write_ping(out);
+}
+
 asio::awaitable<void> stream(Job& job, Answer& answer, Stopwatch watch, const ReplyTerms& terms, ReplyWriter& out) {
   while (true) {
     const bool news = co_await job.wait(terms.ping);
     watch.look();
     if (!news) {
-      if (!out.begun()) co_await out.begin_stream();
-      co_await out.write(kPing);
+      co_await write_ping(out);
       continue;
     }
     const bool last = job.done();  // now: what comes during the writes below is for the next round
@@ -118,6 +171,15 @@ asio::awaitable<void> reply_with(Job& job, Answer& answer, ReplyTerms terms, Rep
     reply.body = co_await whole(job, answer, watch, terms.max_answer_bytes);
     co_await out.send(std::move(reply));
   }
+}
+
+asio::awaitable<void> keep_alive(asio::awaitable<void> work, const ReplyTerms& terms, ReplyWriter& out) {
+  using asio::experimental::awaitable_operators::operator&&;
+  if (!terms.stream || terms.ping == engine::Clock::duration::max()) co_return co_await std::move(work);
+  Work under_way(co_await asio::this_coro::executor);
+  // A client that is gone ends both: the second throws, and the operator cancels the first.
+  co_await (under_way.run(std::move(work)) && pings(under_way, terms.ping, out));
+  under_way.rethrow();
 }
 
 }  // namespace coppice::server

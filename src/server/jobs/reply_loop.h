@@ -40,4 +40,8 @@ struct ReplyTerms {
 boost::asio::awaitable<void> reply_with(Job& job, Answer& answer, ReplyTerms terms, ReplyObserver& observer,
                                         ReplyWriter& out);
 
+/// For what has to be done before the reply's job begins: waits for `work`, and meanwhile comments go out as
+/// reply_with()'s do. Throws what `work` throws, at whatever time, and boost::system::system_error as reply_with().
+boost::asio::awaitable<void> keep_alive(boost::asio::awaitable<void> work, const ReplyTerms& terms, ReplyWriter& out);
+
 }  // namespace coppice::server
