@@ -1,8 +1,9 @@
 #include "text/prompt_tokenizer.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
+#include <cstdint>
+#include <span>
+#include <string>
 #include <utility>
 
 #include "port/turn.h"
@@ -11,8 +12,12 @@ namespace coppice::text {
 
 namespace {
 
-std::string key_of(std::string_view salt, std::string_view text) {
-  return fmt::format("{}:{}{}", salt.size(), salt, text);
+/// `buffer`: for the bytes that are hashed. The salt's length comes first: "a" and "bc" are not "ab" and "c".
+kv::Digest key_of(std::string_view salt, std::string_view text, std::string& buffer) {
+  const std::uint64_t n = salt.size();
+  buffer.assign(reinterpret_cast<const char*>(&n), sizeof n);
+  buffer.append(salt).append(text);
+  return kv::sha256(std::as_bytes(std::span(buffer)));
 }
 
 }  // namespace
@@ -29,47 +34,48 @@ std::vector<kv::Token> PromptTokenizer::tokenize(const MarkedView& text, std::st
 
 void PromptTokenizer::append(std::string_view text, const Asker& asker, std::size_t most,
                              std::vector<kv::Token>& tokens) {
-  while (cuts() && text.size() >= kLeastPiece && tokens.size() <= most) {
+  std::string buffer;
+  while (cuts() && !text.empty() && tokens.size() <= most) {
     port::between_steps();
     const std::size_t end = cuts_.next(text, kPieceBytes);
     if (end > kLongestPiece) break;
-    std::string key = key_of(asker.salt, text.substr(0, end));
+    const Key key = key_of(asker.salt, text.substr(0, end), buffer);
     if (!append_known(key, tokens)) {
       const std::size_t old = tokens.size();
       vocabulary_->append_plain(text.substr(0, end), tokens);
-      remember(std::move(key), {tokens.begin() + static_cast<std::ptrdiff_t>(old), tokens.end()}, asker.payer);
+      remember(key, {tokens.begin() + static_cast<std::ptrdiff_t>(old), tokens.end()}, asker.payer);
     }
     text.remove_prefix(end);
   }
   if (tokens.size() <= most) vocabulary_->append_plain(text, tokens, most);
 }
 
-bool PromptTokenizer::append_known(const std::string& key, std::vector<kv::Token>& tokens) {
+bool PromptTokenizer::append_known(const Key& key, std::vector<kv::Token>& tokens) {
   const check::Lock lock(mutex_);
   const auto piece = pieces_.find(key);
   ++(piece == pieces_.end() ? counts_.misses : counts_.hits);
   if (piece == pieces_.end()) return false;
   tokens.insert(tokens.end(), piece->second.tokens.begin(), piece->second.tokens.end());
-  std::list<const std::string*>& uses = piece->second.payer->second.uses;
+  std::list<const Key*>& uses = piece->second.payer->second.uses;
   uses.splice(uses.begin(), uses, piece->second.use);
   return true;
 }
 
-void PromptTokenizer::remember(std::string key, std::vector<kv::Token> tokens, const std::string& payer) {
-  constexpr std::size_t kNodes = 192;  // what the tree and the list take for each
-  const std::size_t bytes = key.size() + tokens.size() * sizeof(kv::Token) + kNodes;
+void PromptTokenizer::remember(const Key& key, std::vector<kv::Token> tokens, const std::string& payer) {
+  constexpr std::size_t kNodes = 224;  // what the table and the list take for each
+  const std::size_t bytes = tokens.size() * sizeof(kv::Token) + kNodes;
   if (bytes > budget_bytes_) return;
   const check::Lock lock(mutex_);
   while (counts_.bytes + bytes > budget_bytes_) forget_one();
-  std::list<const std::string*> use(1);  // its memory first: the tree and the lists must not differ
+  std::list<const Key*> use(1);  // its memory first: the table and the lists must not differ
   Payers own;
   own.try_emplace(payer);
-  const auto [piece, fresh] = pieces_.try_emplace(std::move(key));
+  const auto [piece, fresh] = pieces_.try_emplace(key);
   if (!fresh) return;  // another thread was faster
   payers_.merge(own);
   const auto holder = payers_.find(payer);
   use.front() = &piece->first;
-  std::list<const std::string*>& uses = holder->second.uses;
+  std::list<const Key*>& uses = holder->second.uses;
   uses.splice(uses.begin(), use);
   piece->second = {std::move(tokens), holder, uses.begin(), bytes};
   holder->second.bytes += bytes;

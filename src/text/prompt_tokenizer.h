@@ -19,14 +19,17 @@
 #pragma once
 
 #include <cstddef>
+#include <cstring>
 #include <list>
 #include <map>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "check/mutex.h"
+#include "kv/digest.h"
 #include "kv/types.h"
 #include "text/text_cuts.h"
 #include "text/vocabulary.h"
@@ -37,8 +40,6 @@ class PromptTokenizer {
  public:
   /// The least bytes of a piece that more text follows.
   static constexpr std::size_t kPieceBytes = 512;
-  /// What is left before a special token, and shorter, is not remembered.
-  static constexpr std::size_t kLeastPiece = 64;
   /// The most. What follows a longer stretch without a cut (encoded bytes, say) is not remembered.
   static constexpr std::size_t kLongestPiece = 16 * kPieceBytes;
 
@@ -58,15 +59,24 @@ class PromptTokenizer {
   Counts counts() const;
 
  private:
+  /// SHA-256 of salt and text: clients choose these, and must not choose which are looked up slowly.
+  using Key = kv::Digest;
+  struct HashOfKey {
+    std::size_t operator()(const Key& key) const {
+      std::size_t hash = 0;
+      std::memcpy(&hash, key.data(), sizeof hash);
+      return hash;
+    }
+  };
   struct Payer {
-    std::list<const std::string*> uses;  ///< keys of its pieces, the last used first; not empty
+    std::list<const Key*> uses;  ///< keys of its pieces, the last used first; not empty
     std::size_t bytes = 0;
   };
   using Payers = std::map<std::string, Payer>;
   struct Piece {
     std::vector<kv::Token> tokens;
     Payers::iterator payer;
-    std::list<const std::string*>::iterator use;
+    std::list<const Key*>::iterator use;
     std::size_t bytes;
   };
   struct Asker {
@@ -75,16 +85,15 @@ class PromptTokenizer {
   };
 
   void append(std::string_view text, const Asker& asker, std::size_t most, std::vector<kv::Token>& tokens);
-  bool append_known(const std::string& key, std::vector<kv::Token>& tokens);
-  void remember(std::string key, std::vector<kv::Token> tokens, const std::string& payer);
+  bool append_known(const Key& key, std::vector<kv::Token>& tokens);
+  void remember(const Key& key, std::vector<kv::Token> tokens, const std::string& payer);
   void forget_one() COPPICE_REQUIRES(mutex_);
 
   std::shared_ptr<const Vocabulary> vocabulary_;
   std::size_t budget_bytes_;
   TextCuts cuts_;
   mutable check::Mutex mutex_;
-  /// By salt and text; a tree, as clients choose the keys.
-  std::map<std::string, Piece> pieces_ COPPICE_GUARDED_BY(mutex_);
+  std::unordered_map<Key, Piece, HashOfKey> pieces_ COPPICE_GUARDED_BY(mutex_);
   Payers payers_ COPPICE_GUARDED_BY(mutex_);  ///< that have pieces
   Counts counts_ COPPICE_GUARDED_BY(mutex_);
 };

@@ -90,7 +90,7 @@ class EngineModel final : public Model {
   bool ended() const override { return engine_.ended(); }
 
  private:
-  static constexpr std::size_t kRememberedBytes = 16 << 20;  ///< some 8 MB of text
+  static constexpr std::size_t kRememberedBytes = 16 << 20;  ///< some 10 MB of text
 
   std::size_t longest_token() const {
     std::size_t longest = 4;  // what has no token of its own costs at least one per code point
