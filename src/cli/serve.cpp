@@ -204,6 +204,13 @@ struct Opened {
   std::unique_ptr<vision::Pictures> pictures;  ///< null: the model sees none
 };
 
+/// An agent shows all of its screenshots with each turn, some MiB of rows each: what doesn't find room is encoded again
+/// every time.
+std::size_t room_for_rows(const ServeOptions& o) {
+  constexpr std::size_t kLeast = std::size_t{256} << 20, kPart = 16;
+  return o.image_cache.value_or(std::max(kLeast, port::free_memory() / kPart));
+}
+
 /// One that lies beside the model and doesn't fit is left there.
 std::unique_ptr<vision::Pictures> open_projector(ServeOptions& o, const Opened& opened) {
   const bool chosen = !o.mmproj.empty();
@@ -212,6 +219,7 @@ std::unique_ptr<vision::Pictures> open_projector(ServeOptions& o, const Opened& 
   try {
     vision::ProjectorOptions options = o.projector;
     const int n_threads = o.ggml.n_threads > 0 ? o.ggml.n_threads : port::find_processors().threads();
+    o.pictures.row_bytes = room_for_rows(o);
     options.n_threads = opened.device.is_gpu() ? std::max(1, n_threads - 1) : n_threads;  // one talks to the GPU
     auto pictures = std::make_unique<vision::Pictures>(
         std::make_unique<vision::Projector>(file, *opened.vocabulary, opened.model.spec.embedding_size(), options),
@@ -219,7 +227,8 @@ std::unique_ptr<vision::Pictures> open_projector(ServeOptions& o, const Opened& 
     if (pictures->grids() != opened.model.spec.has_sections())
       throw model::LoadError(
           fmt::format("{}: is another model's projector: only one of both has positions of three parts", file));
-    spdlog::info("images: projector {}, on {} threads{}", file, options.n_threads,
+    spdlog::info("images: projector {}, up to {} of them kept encoded, on {} threads{}", file,
+                 size_text(o.pictures.row_bytes), options.n_threads,
                  opened.device.is_gpu()
                      ? " of the CPU, beside steps on the GPU"
                      : fmt::format("; beside steps on {}, for at most a quarter of all threads' time",
@@ -234,8 +243,10 @@ std::unique_ptr<vision::Pictures> open_projector(ServeOptions& o, const Opened& 
   }
 }
 
-/// Rows that see each other both ways must find room in one step, beside streams.
+/// Requests may hold as many rows as are kept beside their prompts. Rows that see each other both ways must find room
+/// in one step, beside streams.
 void make_room_for_pictures(ServeOptions& o, const Opened& opened) {
+  if (opened.pictures) o.engine.max_weight += o.pictures.row_bytes / sizeof(kv::Token);
   const int longest = opened.pictures ? opened.pictures->longest_whole() : 0;
   const int least = longest + o.engine.max_batch - 1;
   if (longest == 0 || o.engine.step_tokens >= least) return;

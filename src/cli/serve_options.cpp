@@ -148,11 +148,11 @@ void add_image_options(CLI::App& command, ServeOptions& o) {
       ->envname("LLAMA_ARG_IMAGE_MAX_TOKENS")
       ->group(group);
   command
-      .add_option("--image-cache", o.pictures.row_bytes,
-                  "Memory for encoded images, which are found again in any prompt: 256MiB, bytes; 0: none is kept")
+      .add_option("--image-cache", o.image_cache,
+                  "Memory for encoded images, which are found again in any prompt: 256MiB, bytes; 0: none is kept "
+                  "(default: a sixteenth of what is free, 256MiB at least)")
       ->transform(size())
       ->check(between(0.0, 1e15))
-      ->capture_default_str()
       ->group(group);
   command.add_option("--max-images", o.most_pictures, "Most images in a request")
       ->check(CLI::Range(1, 4096))
