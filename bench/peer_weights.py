@@ -13,7 +13,7 @@ import struct
 
 import numpy as np
 
-from gguf import Reader
+from gguf_reader import Reader
 from process import Failure
 
 F32, F16, Q4_1, Q8_0 = 0, 1, 3, 8

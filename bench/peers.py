@@ -21,7 +21,7 @@ import sys
 import page
 import peers_page
 import results
-from gguf import read_model
+from gguf_reader import read_model
 from loads import LOADS, MEASURES, Row
 from machine import commit, cpu_flags, file_name, machine
 from process import Failure, Server, output_of, run_to_the_end, say

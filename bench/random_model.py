@@ -12,7 +12,7 @@ import math
 import random
 import struct
 
-from gguf import STRING, Reader
+from gguf_reader import STRING, Reader
 
 UINT32, FLOAT32, ARRAY = 4, 6, 9
 ALIGNMENT = 32

@@ -22,7 +22,7 @@ import page
 import results
 from bounds import Bounds
 from engine import EngineRuns
-from gguf import read_model
+from gguf_reader import read_model
 from kept import Kept
 from loads import LOADS, Burst, chosen
 from machine import OthersShare, commit, file_name, machine

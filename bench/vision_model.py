@@ -14,7 +14,7 @@ import pathlib
 import random
 import struct
 
-from gguf import ARRAY, STRING
+from gguf_reader import ARRAY, STRING
 from random_model import ALIGNMENT, TYPES, fact, random_blocks, string, vocabulary_facts
 
 BOOL, FLOAT32, INT32 = 7, 6, 5

@@ -8,7 +8,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))
 
-from gguf import SCALARS, STRING, Reader  # noqa: E402
+from gguf_reader import SCALARS, STRING, Reader  # noqa: E402
 
 ALIGNMENT = 32
 UINT16, INT32 = 2, 5

@@ -337,7 +337,7 @@ def test_a_projector_is_found_by_its_name(home, vision, model, others, found):
 def test_caches_have_projectors_too(home, vision):
     home.hugging_face("alice/Wood-GGUF", "Wood-Q8_0.gguf", vision / "model.gguf")
     home.hugging_face("alice/Wood-GGUF", "mmproj-model-f16.gguf", vision / "mmproj.gguf")
-    assert "mmproj-model-f16.gguf, on" in home.refused("alice/wood-gguf", "in use")
+    assert "mmproj-model-f16.gguf, up to" in home.refused("alice/wood-gguf", "in use")
     home.ollama("oak", "4b", vision / "model.gguf", projector=vision / "mmproj.gguf")
     assert re.search("images: projector .*blobs/sha256-", home.refused("oak:4b", "in use"))
 
