@@ -21,6 +21,7 @@
 #include "engine/prefix_table.h"
 #include "engine/prompt_starts.h"
 #include "engine/rates.h"
+#include "engine/refusals.h"
 #include "engine/request_table.h"
 #include "engine/row_reader.h"
 #include "engine/scheduler.h"
@@ -90,7 +91,11 @@ class StepLoop {
 
   /// Does something for one request. What that throws fails the request and nothing else.
   template <class F>
-  void attempt(OpenRequest& open, F&& f);
+  void attempt(OpenRequest& open, F&& f) try {
+    f();
+  } catch (const std::exception& error) {
+    end(open, failed(error));
+  }
   void end(OpenRequest& open, Outcome outcome);
   Outcome with_retry(Outcome queue_full) const;
   std::size_t waiting() const { return requests_.size() - static_cast<std::size_t>(scheduler_.running_requests()); }

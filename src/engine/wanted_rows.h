@@ -3,7 +3,7 @@
 //
 // A source of drafts is not built. kVerify waits for it, and these files must change:
 //  - scheduler.cpp: rows for drafts, Cache::extend() with `draft`; computed() must publish only what is accepted;
-//  - step_loop.cpp: collect() publishes before it reads; row_reader.cpp; sequence.h: invariant 2;
+//  - step_loop_compute.cpp: collect() publishes before it reads; row_reader.cpp; sequence.h: invariant 2;
 //  - where a device draws: executor/base/batch_check.cpp, StepPart::drawn in planned_step.h, and batch_builder.cpp: a
 //    drawn row is a part's only one;
 //  - sampling/generation.h: several tokens are accepted, one mask is made.
