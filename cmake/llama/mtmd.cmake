@@ -1,4 +1,4 @@
-# Mends three of libmtmd's encoders and a prompt, which tests/vision compare with the model authors' code, and lets its user compute encoders' graphs.
+# Mends four of libmtmd's encoders and a prompt, which tests/vision compare with the model authors' code, and lets its user compute encoders' graphs.
 set(mtmd_models "${LLAMA_SOURCE_DIR}/tools/mtmd/models")
 get_target_property(mtmd_sources mtmd SOURCES)
 # take_mended(FILE): libmtmd is compiled with `text` in place of its file.
@@ -42,6 +42,9 @@ mend("clip.cpp" "#include <float.h>\n"
   "#include <float.h>\n\nggml_status (*coppice_compute_encoder)(ggml_backend_sched_t, ggml_backend_t cpu, ggml_cgraph *) = nullptr;\n")
 mend("clip.cpp" "    auto status = ggml_backend_sched_graph_compute(ctx->sched.get(), gf);\n"
   "    auto status = coppice_compute_encoder ? coppice_compute_encoder(ctx->sched.get(), ctx->backend_cpu, gf)\n                                          : ggml_backend_sched_graph_compute(ctx->sched.get(), gf);\n    if (status == GGML_STATUS_ABORTED) {\n        return false;\n    }\n")
+# Gemma 4's takes a patch beyond its table of positions for a fault of the program, which ends. Patches there get the last position.
+mend("clip.cpp" "                    pos_x[i] = i % n_cols;\n                    pos_y[i] = i / n_cols;\n"
+  "                    pos_x[i] = std::min(i % n_cols, (int) ctx->model.position_embeddings->ne[1] - 1);\n                    pos_y[i] = std::min(i / n_cols, (int) ctx->model.position_embeddings->ne[1] - 1);\n")
 take_mended(clip.cpp)
 
 set_target_properties(mtmd PROPERTIES SOURCES "${mtmd_sources}")

@@ -132,21 +132,38 @@ int Pictures::count_wishes(const kv::Medium& medium, std::string_view owner) {
   return static_cast<int>(wished_.count(owned(medium.digest, owner)));
 }
 
+void Pictures::forget() {
+  pictures_.clear();
+  rows_.clear();
+  sizes_.clear();
+}
+
 std::string Pictures::size_text(const kv::Digest& medium) {
   return sizes_.find(medium).value_or("");
 }
 
 int Pictures::longest_whole() const {
-  int longest = 0;
-  for (const auto& [width, height] : {std::pair(2048U, 2048U), std::pair(4096U, 1024U), std::pair(1024U, 4096U)}) {
+  const auto longest_in = [this](std::uint32_t width, std::uint32_t height) {
+    int longest = 0;
     const auto parts = projector_->layout(width, height);
-    if (!parts) continue;
+    if (!parts) return longest;
     for (const auto& part : *parts) {
       const auto* stretch = std::get_if<Stretch>(&part);
       if (stretch != nullptr && stretch->whole) longest = std::max(longest, stretch->n_rows);
     }
+    return longest;
+  };
+  constexpr std::uint32_t kSide = 1U << 14;  // so large that each family makes it as small as it may be
+  int longest = longest_in(kSide, kSide), shortest = longest;
+  if (longest == 0) return 0;
+  // Where pictures keep their shape, it decides how near they come to the most: 28 x 40 does, 33 x 33 doesn't.
+  for (std::uint32_t other = kSide; other >= kSide / 16; other -= other / 128) {
+    for (const int rows : {longest_in(kSide, other), longest_in(other, kSide)}) {
+      longest = std::max(longest, rows);
+      shortest = std::min(shortest, rows);
+    }
   }
-  return longest;
+  return longest == shortest ? longest : longest + longest / 64;  // a shape between those that were tried has some more
 }
 
 PictureFigures Pictures::figures() const {

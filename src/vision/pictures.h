@@ -90,12 +90,16 @@ class Pictures {
   /// Of pictures that were looked at lately, for people: "512x384".
   std::string size_text(const kv::Digest& medium);
 
+  /// Of all owners: what is known of pictures, and their rows. Those that a request holds stay with it.
+  void forget();
+
   FetchedFiles& fetched() { return fetched_; }
 
   int embedding_size() const { return projector_->embedding_size(); }
   bool grids() const { return projector_->grids(); }
   const Limits& limits() const { return limits_; }
-  /// Of the longest stretch whose rows see each other both ways; 0: none do.
+  /// At least the rows of the longest stretch whose rows see each other both ways; 0: none do. Tries some hundred
+  /// shapes of pictures.
   int longest_whole() const;
   PictureFigures figures() const;
 

@@ -54,6 +54,14 @@ class Remembered {
     bytes_ += bytes;
   }
 
+  void clear() {
+    std::map<kv::Digest, Kept> dropped;  // goes without the lock
+    const check::Lock lock(mutex_);
+    dropped.swap(kept_);
+    payers_.clear();
+    bytes_ = 0;
+  }
+
   std::size_t bytes() const {
     const check::Lock lock(mutex_);
     return bytes_;

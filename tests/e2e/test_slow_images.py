@@ -6,6 +6,7 @@ import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
+import openai
 import pytest
 
 from coppice_process import TIMEOUT_S, Coppice
@@ -19,8 +20,8 @@ def model(tmp_path_factory):
     return write_model("qwen25vl", tmp_path_factory.mktemp("qwen25vl"))
 
 
-def server_of(model, *options):
-    return Coppice("--kv-bytes", "64MiB", "--ctx", "8192", "--image-max-tokens", "1900", "--ping-seconds", "0.1", *options, model=model)
+def server_of(model, *options, most=1900):
+    return Coppice("--kv-bytes", "64MiB", "--ctx", "8192", "--image-max-tokens", str(most), "--ping-seconds", "0.1", *options, model=model)
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +76,29 @@ def test_encoding_that_is_too_late_ends(model, shown):
         assert (status, json.loads(error)["error"]["code"]) == (504, "deadline_exceeded")
         assert metric(server, "coppice_image_encodes_total") < len(shown)
         assert ask(server, shown)[0] == 200
+
+
+def test_a_request_that_waits_for_the_encoder_keeps_its_time(model):
+    large = [image_part(picture("large", 2 * SIDE, SIDE))]
+    with server_of(model, most=2 * 1900) as server, ThreadPoolExecutor(3) as pool:  # it is encoded in one turn
+        slow = pool.submit(ask, server, large)
+        server.wait(lambda: encoder_busy(server))
+        time.sleep(1)  # its turn has begun
+        asked = [pool.submit(ask, server, [image_part(picture("quick"))], timeout=0.5, stream=stream) for stream in (False, True)]
+        whole, streamed = (each.result() for each in asked)
+        assert not slow.done()  # they didn't wait for it
+        assert whole[0] == 504 and json.loads(whole[1][0][1])["error"]["code"] == "deadline_exceeded"
+        assert json.loads(streamed[1][-1][1].removeprefix("data: "))["error"]["code"] == "deadline_exceeded"
+        assert slow.result()[0] == 200
+
+
+def test_an_error_ahead_of_the_first_event_is_no_surprise_to_openais_stream(model, shown):
+    parts = [{"type": "input_image", "image_url": part["image_url"]["url"]} for part in shown]
+    with server_of(model) as server:
+        client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0)
+        with client.responses.stream(model="model", input=[{"role": "user", "content": parts}], extra_body={"timeout": 0.8}) as stream:
+            events = [event.type for event in stream]
+        assert events == ["response.created", "response.in_progress", "response.failed"]
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <random>
 #include <string>
 #include <thread>
 #include <vector>
@@ -43,10 +44,13 @@ constexpr auto by_caller = [] { return Wanted::kByCaller; };
 
 struct World {
   explicit World(const std::string& name, Pictures::Limits limits = {})
-      : vocabulary(kFixtures / name / "model.gguf"),
-        pictures(std::make_unique<Projector>(kFixtures / name / "mmproj.gguf", vocabulary, name == "gemma3" ? 32 : 64,
-                                             ProjectorOptions{}),
-                 limits) {}
+      : World(name, limits, std::make_unique<text::Vocabulary>(kFixtures / name / "model.gguf")) {}
+  World(const std::string& name, Pictures::Limits limits, std::unique_ptr<text::Vocabulary> its)
+      : World(limits, std::make_unique<Projector>(kFixtures / name / "mmproj.gguf", *its,
+                                                  name.starts_with("gemma") ? 32 : 64, ProjectorOptions{})) {
+    vocabulary = std::move(its);
+  }
+  World(Pictures::Limits limits, std::unique_ptr<Projector> its) : projector(*its), pictures(std::move(its), limits) {}
 
   std::shared_ptr<const Picture> look(const std::vector<std::uint8_t>& file, std::string_view owner = "",
                                       std::string_view payer = "") {
@@ -60,7 +64,8 @@ struct World {
     return encoding.rows();
   }
 
-  text::Vocabulary vocabulary;
+  std::unique_ptr<text::Vocabulary> vocabulary;
+  Projector& projector;  ///< of `pictures`
   Pictures pictures;
 };
 
@@ -96,6 +101,36 @@ TEST(PicturesTest, WhatTheLayoutSaysIsWhatIsEncoded) {
     for (std::size_t i = 0; i < rows.size(); ++i)
       EXPECT_EQ(rows[i]->size(), static_cast<std::size_t>(names[i].rows * world.pictures.embedding_size()));
   }
+}
+
+/// As large as the model takes them, and longer one way than its table of positions.
+TEST(PicturesTest, NoShapeHasMoreRowsThanTheLongestOrEndsTheProgram) {
+  World world("gemma4");
+  const int longest = world.pictures.longest_whole();
+  EXPECT_GT(longest, 1089);  // what 33 x 33 are
+  std::mt19937 random(7);
+  for (int i = 0; i < 300; ++i) {
+    const std::uint32_t width = 2000 + random() % 4000, height = width * (1 + random() % 100) / (1 + random() % 100);
+    const auto parts = world.projector.layout(width, std::clamp(height, 1U, 20'000U));
+    if (!parts) continue;
+    for (const auto& part : *parts)
+      if (const auto* stretch = std::get_if<Stretch>(&part)) EXPECT_LE(stretch->n_rows, longest);
+  }
+  const image::Pixels strip{.width = 100, .height = 1600, .rgb = std::vector<std::uint8_t>(100 * 1600 * 3, 90)};
+  const auto parts = world.projector.prepare(strip);
+  ASSERT_TRUE(parts.has_value());
+  for (const auto& part : *parts)
+    if (const auto* stretch = std::get_if<Stretch>(&part))
+      EXPECT_TRUE(world.projector.encode(*stretch, [] { return false; }).has_value());
+}
+
+TEST(PicturesTest, WhatIsForgottenIsDecodedAndEncodedAgain) {
+  World world("gemma3");
+  const auto rows = world.encode(bmp(7));
+  world.pictures.forget();
+  EXPECT_EQ(world.pictures.figures().kept_bytes, 0U);
+  EXPECT_EQ(*world.encode(bmp(7))[0], *rows[0]);
+  EXPECT_EQ(world.pictures.figures().encoded, 2U);
 }
 
 TEST(PicturesTest, OneThatComesAgainIsNeitherDecodedNorEncoded) {

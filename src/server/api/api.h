@@ -139,7 +139,8 @@ class Api final : public HttpHandler {
                                       RequestRecord& record);
   /// Takes of what was prepared what only the answer needs. `name`: its id, but for the dialect's prefix.
   std::unique_ptr<Answer> begin_answer(const Dialect& dialect, Prepared& prepared, std::string name) const;
-  void count_rejected(const RequestError& error);
+  /// The same, counted as a refusal.
+  RequestError counted(RequestError error);
   /// Any thread.
   GenerationRequest parse(const Dialect& dialect, const ModelFacts& facts, const HttpRequest& request) const;
   /// As WorkQueue::run(), measured. Before each turn throws RequestError if the server drains or the deadline is over,

@@ -204,30 +204,30 @@ asio::awaitable<std::unique_ptr<Preparation>> Api::take_in(const Dialect& dialec
     ready_model();  // throws if it drains by now
     co_return preparation;
   } catch (const RequestError& e) {
-    count_rejected(e);
+    counted(e);
     throw;
   }
 }
 
-void Api::count_rejected(const RequestError& error) {
+RequestError Api::counted(RequestError error) {
   const bool too_long = error.code() == "context_length_exceeded";
   metrics_.count_rejected(too_long ? Rejection::kTooLong : rejection_of(error.status(), draining_));
+  return error;
 }
 
 asio::awaitable<void> Api::encode(Preparation& preparation, const HttpRequest& request, Deadline deadline,
                                   RequestRecord& record) {
   const auto begin = engine::Clock::now();
   const auto wanted = [&] {
-    if (draining_) return vision::Wanted::kByNobody;
-    const bool late = deadline && engine::Clock::now() >= *deadline;
-    return late || port::unwanted() ? vision::Wanted::kByOthers : vision::Wanted::kByCaller;
+    if (draining_ || (deadline && engine::Clock::now() >= *deadline)) return vision::Wanted::kByNobody;
+    return port::unwanted() ? vision::Wanted::kByOthers : vision::Wanted::kByCaller;
   };
   try {
     co_await prepare(*encoder_, request.tenant, request.body_charge.bytes(), deadline,
                      [&] { return preparation.encode(wanted); });
     ready_model();  // throws if it drains by now
   } catch (const RequestError& e) {
-    count_rejected(e);
+    counted(e);
     throw;
   }
   record.image_seconds = std::chrono::duration<double>(engine::Clock::now() - begin).count();
@@ -275,7 +275,9 @@ asio::awaitable<void> Api::generate(const Dialect& dialect, HttpRequest& request
   if (config_.ping_seconds > 0) terms.ping = clock_duration(config_.ping_seconds);
   const std::string name = random_name();
   answer = begin_answer(dialect, prepared, name);
-  if (preparation->wants_rows()) co_await keep_alive(encode(*preparation, request, deadline, record), terms, out);
+  if (preparation->wants_rows() &&
+      !co_await keep_alive(encode(*preparation, request, deadline, record), deadline, terms, out))
+    throw counted(out_of_time_error());
   request.drop_body();  // not before: files of pictures are kept until they are encoded
   preparation->add_rows(prepared.requests);
   preparation = nullptr;

@@ -89,6 +89,7 @@ asio::awaitable<void> Api::reset_cache(HttpRequest& request, ReplyWriter& out) {
   const std::string name = query_value(request.query, "tier").value_or("");
   if (answer.absent)
     throw RequestError(404, fmt::format("This server keeps no blocks there: {}.", name), "tier", "tier_not_found");
+  if (!tier && ready_model().pictures() != nullptr) ready_model().pictures()->forget();
   SPDLOG_INFO("{} reset the cache{}: {} prefixes and {} blocks of the pool went",
               request.client.empty() ? "Somebody" : request.client, tier ? fmt::format(" ({} only)", name) : "",
               answer.ended, answer.blocks);

@@ -61,7 +61,7 @@ class Answer {
   /// the job failed. `reports`: complete.
   virtual std::string end(const engine::Usage& usage, CacheReportList reports) = 0;
   /// The last event of a stream that fails.
-  virtual std::string error(const RequestError& error) const = 0;
+  virtual std::string error(const RequestError& error) = 0;
   /// Did the choice that ended last end with calls of tools?
   virtual bool calls() const { return false; }
   /// What a whole answer's deltas take in its words so far. A stream keeps none.

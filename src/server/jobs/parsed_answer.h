@@ -30,7 +30,7 @@ class ParsedAnswer final : public Answer {
 
   std::string delta(Delta&& delta) override;
   std::string end(const engine::Usage& usage, CacheReportList reports) override { return answer_->end(usage, reports); }
-  std::string error(const RequestError& error) const override { return answer_->error(error); }
+  std::string error(const RequestError& error) override { return answer_->error(error); }
   bool calls() const override { return calls_; }
   /// With the texts that are read.
   std::size_t bytes() const override { return answer_->bytes() + bytes_; }

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <boost/asio/error.hpp>
 #include <boost/asio/experimental/awaitable_operators.hpp>
 #include <boost/asio/redirect_error.hpp>
@@ -63,11 +64,12 @@ asio::awaitable<void> write_ping(ReplyWriter& out) {
   co_await out.write(kPing);
 }
 
-/// Is over when its frame is, however it goes.
+/// Work that somebody waits for, with something else to do now and then.
 class Work {
  public:
-  explicit Work(const asio::any_io_executor& executor) : ended_(executor, engine::Clock::time_point::max()) {}
+  explicit Work(const asio::any_io_executor& executor) : ended_(executor) {}
 
+  /// It is over when this frame is, however it goes.
   asio::awaitable<void> run(asio::awaitable<void> work) {
     struct End {
       ~End() {
@@ -83,10 +85,10 @@ class Work {
     }
   }
 
-  /// True: it is over. False: `limit` passed before.
-  asio::awaitable<bool> wait(engine::Clock::duration limit) {
+  /// True: it is over. False: it is `at`.
+  asio::awaitable<bool> wait(engine::Clock::time_point at) {
     if (over_) co_return true;
-    ended_.expires_after(limit);
+    ended_.expires_at(at);
     boost::system::error_code ignored;
     co_await ended_.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
     co_return over_;
@@ -102,8 +104,19 @@ class Work {
   std::exception_ptr failure_;
 };
 
-asio::awaitable<void> pings(Work& work, engine::Clock::duration silence, ReplyWriter& out) {
-  while (!co_await work.wait(silence)) co_await write_ping(out);
+struct TooLate {};
+
+/// Until the work is over. Throws TooLate.
+asio::awaitable<void> attend(Work& work, engine::Clock::time_point deadline, const ReplyTerms& terms,
+                             ReplyWriter& out) {
+  constexpr auto kNever = engine::Clock::time_point::max();
+  while (true) {
+    const auto now = engine::Clock::now();
+    const auto ping = terms.stream && terms.ping < kNever - now ? now + terms.ping : kNever;
+    if (co_await work.wait(std::min(ping, deadline))) co_return;
+    if (engine::Clock::now() >= deadline) throw TooLate();
+    co_await write_ping(out);
+  }
 }
 
 asio::awaitable<void> stream(Job& job, Answer& answer, Stopwatch watch, const ReplyTerms& terms, ReplyWriter& out) {
@@ -173,13 +186,19 @@ asio::awaitable<void> reply_with(Job& job, Answer& answer, ReplyTerms terms, Rep
   }
 }
 
-asio::awaitable<void> keep_alive(asio::awaitable<void> work, const ReplyTerms& terms, ReplyWriter& out) {
+asio::awaitable<bool> keep_alive(asio::awaitable<void> work, std::optional<engine::Clock::time_point> deadline,
+                                 const ReplyTerms& terms, ReplyWriter& out) {
   using asio::experimental::awaitable_operators::operator&&;
-  if (!terms.stream || terms.ping == engine::Clock::duration::max()) co_return co_await std::move(work);
   Work under_way(co_await asio::this_coro::executor);
-  // A client that is gone ends both: the second throws, and the operator cancels the first.
-  co_await (under_way.run(std::move(work)) && pings(under_way, terms.ping, out));
+  try {
+    // What the second throws has the operator cancel the first, and wait for its end.
+    co_await (under_way.run(std::move(work)) &&
+              attend(under_way, deadline.value_or(engine::Clock::time_point::max()), terms, out));
+  } catch (const TooLate&) {
+    co_return false;
+  }
   under_way.rethrow();
+  co_return true;
 }
 
 }  // namespace coppice::server

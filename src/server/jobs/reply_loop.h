@@ -4,6 +4,7 @@
 
 #include <boost/asio/awaitable.hpp>
 #include <cstddef>
+#include <optional>
 #include <string>
 
 #include "engine/request.h"
@@ -41,7 +42,10 @@ boost::asio::awaitable<void> reply_with(Job& job, Answer& answer, ReplyTerms ter
                                         ReplyWriter& out);
 
 /// For what has to be done before the reply's job begins: waits for `work`, and meanwhile comments go out as
-/// reply_with()'s do. Throws what `work` throws, at whatever time, and boost::system::system_error as reply_with().
-boost::asio::awaitable<void> keep_alive(boost::asio::awaitable<void> work, const ReplyTerms& terms, ReplyWriter& out);
+/// reply_with()'s do. False: it was cancelled, as it was not over by `deadline`. Throws what `work` throws, at whatever
+/// time, and boost::system::system_error as reply_with().
+boost::asio::awaitable<bool> keep_alive(boost::asio::awaitable<void> work,
+                                        std::optional<engine::Clock::time_point> deadline, const ReplyTerms& terms,
+                                        ReplyWriter& out);
 
 }  // namespace coppice::server

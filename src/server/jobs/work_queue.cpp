@@ -129,7 +129,7 @@ void WorkQueue::serve() {
     lock.lock();
     count_busy(turn, -1);
     charge(turn);
-    done ? end(turn) : put_back(std::move(turn));
+    done ? end(turn.key) : put_back(std::move(turn));
   }
 }
 
@@ -174,9 +174,28 @@ void WorkQueue::put_back(TurnOf&& turn) {
 }
 
 /// A key without works begins anew.
-void WorkQueue::end(TurnOf& turn) {
-  if (--turn.key->second.n_open == 0) keys_.erase(turn.key);
+void WorkQueue::end(Keys::iterator key) {
+  if (--key->second.n_open == 0) keys_.erase(key);
   if (--n_open_ == 0) done_.notify_all();
+}
+
+/// The work of this flag, if it waits for a turn; else nothing. What it holds is the caller's to let go.
+WorkQueue::Works WorkQueue::withdraw(const std::string& key, const std::atomic<bool>* unwanted) {
+  Works work;
+  const check::Lock lock(mutex_);
+  const auto owner = keys_.find(key);
+  if (owner == keys_.end()) return work;
+  for (Works& line : owner->second.lines) {
+    const auto it = std::ranges::find_if(
+        line, [&](const Work& waiting) { return waiting.unwanted == unwanted && waiting.paused_on == nullptr; });
+    if (it == line.end()) continue;
+    work.splice(work.begin(), line, it);
+    --owner->second.n_waiting;
+    --n_waiting_;
+    end(owner);
+    break;
+  }
+  return work;
 }
 
 void WorkQueue::count_busy(const TurnOf& turn, int more) {
@@ -236,8 +255,12 @@ asio::awaitable<void> WorkQueue::run(std::string key, std::size_t bytes, std::fu
   SurePost post;  // the worker must not fail, and the caller is to be told
   const auto begin = [&](auto resume) {
     auto slot = asio::get_associated_cancellation_slot(resume);
-    if (slot.is_connected())
-      slot.assign([&cancelled](asio::cancellation_type) { cancelled = true; });  // cleared when the caller is resumed
+    if (slot.is_connected()) {
+      slot.assign([this, &key, &cancelled](asio::cancellation_type) {  // cleared when the caller is resumed
+        cancelled = true;
+        for (Work& waiting : withdraw(key, &cancelled)) waiting.step();  // which sees that, and tells the caller
+      });
+    }
     try {
       Step one = [&turn, &post, &context = io.get_executor().context(), resume = std::move(resume)]() mutable {
         const bool done = turn();

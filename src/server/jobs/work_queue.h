@@ -67,8 +67,8 @@ class WorkQueue {
 
   /// push() for a coroutine of the io thread, which waits for it. Throws what `step` throws. If the coroutine is
   /// cancelled, no further turn begins, port::unwanted() is true in one that is under way, and system_error
-  /// (operation_aborted) is thrown. The caller's frame stays until
-  /// the last turn is over, cancelled or not, so `step` may refer to it.
+  /// (operation_aborted) is thrown: at once if no turn is under way. The caller's frame stays until the last turn is
+  /// over, cancelled or not, so `step` may refer to it.
   /// The key is the coroutine's own: it begins when the caller's expression may be over.
   boost::asio::awaitable<void> run(std::string key, std::size_t bytes, std::function<bool()> step);
 
@@ -112,8 +112,9 @@ class WorkQueue {
   TurnOf take() COPPICE_REQUIRES(mutex_);
   void put_back(TurnOf&& turn) COPPICE_REQUIRES(mutex_);
   void charge(TurnOf& turn) COPPICE_REQUIRES(mutex_);
-  void end(TurnOf& turn) COPPICE_REQUIRES(mutex_);
+  void end(Keys::iterator key) COPPICE_REQUIRES(mutex_);
   void pause(OnThread& thread, TurnOf& turn);
+  Works withdraw(const std::string& key, const std::atomic<bool>* unwanted);
 
   const std::function<void()> begin_;
   const int n_workers_, most_paused_;

@@ -33,7 +33,7 @@ class PlainAnswer final : public server::Answer {
   std::string end(const engine::Usage& usage, server::CacheReportList) override {
     return text_ + "(" + head_.model + ", " + std::to_string(usage.completion_tokens) + " tokens)\n";
   }
-  std::string error(const server::RequestError& error) const override {
+  std::string error(const server::RequestError& error) override {
     return std::string("broke off: ") + error.what() + "\n";
   }
   std::size_t bytes() const override { return text_.size(); }

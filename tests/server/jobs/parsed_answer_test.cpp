@@ -28,7 +28,7 @@ class IdsOnly final : public Answer {
     return "";
   }
   std::string end(const engine::Usage&, CacheReportList) override { return ""; }
-  std::string error(const RequestError&) const override { return ""; }
+  std::string error(const RequestError&) override { return ""; }
   std::size_t bytes() const override { return 0; }
 
  private:

@@ -86,6 +86,30 @@ TEST(WorkQueueRunTest, ACancelledWorkIsToldInTheMiddleOfItsTurn) {
   EXPECT_FALSE(port::unwanted());
 }
 
+TEST(WorkQueueRunTest, ACancelledWorkThatWaitsIsOverAtOnce) {
+  namespace asio = boost::asio;
+  asio::io_context io;
+  std::promise<void> end;
+  WorkQueue queue;
+  asio::cancellation_signal gone;
+  std::exception_ptr failure;
+  bool first_is_over = false, ran = false;
+  asio::co_spawn(io, queue.run("", 0, [&, ended = end.get_future().share()] { return ended.wait(), true; }),
+                 [&](const std::exception_ptr&) { first_is_over = true; });
+  asio::co_spawn(io, queue.run("", 0, [&] { return ran = true; }),
+                 asio::bind_cancellation_slot(gone.slot(), [&](const std::exception_ptr& e) {
+                   failure = e;
+                   EXPECT_FALSE(first_is_over);
+                   end.set_value();
+                 }));
+  asio::post(io, [&] { gone.emit(asio::cancellation_type::terminal); });
+  io.run();
+  EXPECT_TRUE(first_is_over);
+  EXPECT_FALSE(ran);
+  ASSERT_TRUE(failure);
+  EXPECT_THROW(std::rethrow_exception(failure), boost::system::system_error);
+}
+
 TEST_F(WorkQueueTest, KeysTakeTurns) {
   const auto none = [](int) {};
   for (const char name : {'a', 'b', 'c', 'd'}) add(name, 10, 1, none, "one");

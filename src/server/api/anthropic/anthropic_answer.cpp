@@ -186,7 +186,7 @@ std::string AnthropicStream::end(const engine::Usage& usage, CacheReportList rep
   return open_message() + close() + event("message_delta", std::move(last)) + event("message_stop", {});
 }
 
-std::string AnthropicStream::error(const RequestError& error) const {
+std::string AnthropicStream::error(const RequestError& error) {
   return fmt::format("event: error\ndata: {}\n\n", anthropic_error(error));
 }
 

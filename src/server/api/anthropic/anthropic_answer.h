@@ -29,7 +29,7 @@ class AnthropicBody final : public Answer {
   explicit AnthropicBody(AnswerHead head) : head_(std::move(head)) {}
   std::string delta(Delta&& delta) override;
   std::string end(const engine::Usage& usage, CacheReportList reports) override;
-  std::string error(const RequestError& error) const override { return anthropic_error(error); }
+  std::string error(const RequestError& error) override { return anthropic_error(error); }
   std::size_t bytes() const override { return bytes_; }
 
  private:
@@ -49,7 +49,7 @@ class AnthropicStream final : public Answer {
   /// The first call's events open the message.
   std::string delta(Delta&& delta) override;
   std::string end(const engine::Usage& usage, CacheReportList reports) override;
-  std::string error(const RequestError& error) const override;
+  std::string error(const RequestError& error) override;
 
  private:
   enum class Block { kNone, kThinking, kText, kCall };

@@ -77,6 +77,7 @@ std::optional<std::vector<std::uint8_t>> from_base64(std::string_view text) {
 std::string unsupported_part(const std::string& type) {
   for (const char* kind : {"audio", "video"})
     if (type.contains(kind)) return fmt::format("\"{}\": {} is not supported, only text and images are", type, kind);
+  if (PictureFields::is_picture(type)) return fmt::format("\"{}\" is not supported here, only text is", type);
   return fmt::format("\"{}\" is not supported, only text and images are", type);
 }
 

@@ -21,7 +21,7 @@ class PrefixBody final : public Answer {
   std::string delta(Delta&&) override { return ""; }
   /// Throws RequestError: it could not be pinned.
   std::string end(const engine::Usage& usage, CacheReportList reports) override;
-  std::string error(const RequestError& error) const override { return openai_error(error); }
+  std::string error(const RequestError& error) override { return openai_error(error); }
 
  private:
   AnswerHead head_;

@@ -39,7 +39,7 @@ class EmbeddingAnswer final : public Answer {
 
   std::string delta(Delta&& delta) override;
   std::string end(const engine::Usage& usage, CacheReportList reports) override;
-  std::string error(const RequestError&) const override { return {}; }  // there are no streams
+  std::string error(const RequestError&) override { return {}; }  // there are no streams
   std::size_t bytes() const override { return bytes_; }
 
  private:

@@ -169,7 +169,7 @@ std::string LlamaAnswer::end(const engine::Usage&, CacheReportList reports) {
   return form_.list ? dump(std::move(all)) : dump(all.front());
 }
 
-std::string LlamaAnswer::error(const RequestError& error) const {
+std::string LlamaAnswer::error(const RequestError& error) {
   return "data: " + llama_error(error) + "\n\n";
 }
 

@@ -21,7 +21,7 @@ class LlamaAnswer final : public Answer {
               JsonObject settings, AnswerHead head);
   std::string delta(Delta&& delta) override;
   std::string end(const engine::Usage& usage, CacheReportList reports) override;
-  std::string error(const RequestError& error) const override;
+  std::string error(const RequestError& error) override;
   std::size_t bytes() const override { return bytes_; }
 
  private:

@@ -340,7 +340,7 @@ std::string OpenAiStream::end(const engine::Usage& usage, CacheReportList report
   return (json.size() > n_fields ? event(dump(std::move(json))) : "") + event("[DONE]");
 }
 
-std::string OpenAiStream::error(const RequestError& error) const {
+std::string OpenAiStream::error(const RequestError& error) {
   return event(openai_error(error));
 }
 

@@ -45,7 +45,7 @@ class OpenAiBody final : public Answer {
   /// REQUIRES: delta.choice < n_choices.
   std::string delta(Delta&& delta) override;
   std::string end(const engine::Usage& usage, CacheReportList reports) override;
-  std::string error(const RequestError& error) const override { return openai_error(error); }
+  std::string error(const RequestError& error) override { return openai_error(error); }
   /// Of the choices' JSON; what goes around it doesn't count.
   std::size_t bytes() const override { return bytes_; }
 
@@ -100,7 +100,7 @@ class OpenAiStream final : public Answer {
   std::string delta(Delta&& delta) override;
   /// The chunk with usage and cache_report, as far as they are wanted, and [DONE].
   std::string end(const engine::Usage& usage, CacheReportList reports) override;
-  std::string error(const RequestError& error) const override;
+  std::string error(const RequestError& error) override;
 
  private:
   std::string open(int choice, const std::string* echo) const;

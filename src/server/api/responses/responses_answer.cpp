@@ -191,12 +191,13 @@ std::string ResponsesAnswer::end(const engine::Usage& usage, CacheReportList rep
   return out + event(finished ? "response.completed" : "response.incomplete", std::move(last), whole(json));
 }
 
-std::string ResponsesAnswer::error(const RequestError& error) const {
+std::string ResponsesAnswer::error(const RequestError& error) {
   if (!stream_) return openai_error(error);
+  const std::string begun = begin();  // its client's library takes no end without a beginning
   JsonObject json = response("failed");
   if (open_) json["output"].get_array().back().get_object()["status"] = "incomplete";
   json["error"] = JsonObject{{"code", error.code().empty() ? "server_error" : error.code()}, {"message", error.what()}};
-  return event("response.failed", {}, whole(json));
+  return begun + event("response.failed", {}, whole(json));
 }
 
 }  // namespace coppice::server

@@ -37,7 +37,7 @@ class ResponsesAnswer final : public Answer {
 
   std::string delta(Delta&& delta) override;
   std::string end(const engine::Usage& usage, CacheReportList reports) override;
-  std::string error(const RequestError& error) const override;
+  std::string error(const RequestError& error) override;
   std::size_t bytes() const override { return stream_ ? 0 : bytes_; }
 
  private:
