@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import openai
 import pytest
 
-from coppice_process import TIMEOUT_S, Coppice
+from coppice_process import TIMEOUT_S, Coppice, device
 from vision_model import image_part, picture, words, write_model
 
 SIDE = 800  # some 1,900 rows of Qwen 2.5 VL each, which sees a picture in its own size
@@ -17,7 +17,7 @@ SIDE = 800  # some 1,900 rows of Qwen 2.5 VL each, which sees a picture in its o
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    return write_model("qwen25vl", tmp_path_factory.mktemp("qwen25vl"))
+    return write_model("qwen25vl", tmp_path_factory.mktemp("qwen25vl"), wide=device() != [])
 
 
 def server_of(model, *options, most=1900):
