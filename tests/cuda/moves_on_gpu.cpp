@@ -1,15 +1,20 @@
 // Blocks that are stored, loaded and copied on the GPU, at random and two steps at a time, with and without rows in a
 // step, against the same operations one after the other on the host: all bytes of all blocks and places. Prints a line
 // a case; exits with 1 where a byte differs. Arguments: --small for compute-sanitizer. COPPICE_SEED=n replays a run.
+#include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <deque>
 #include <random>
 #include <span>
+#include <thread>
 #include <vector>
 
 #include "cuda/executor_program.h"
+#include "executor/cuda/device_memory.h"
+#include "executor/cuda/stream.h"
 #include "support/executor_rig.h"
 
 namespace coppice {
@@ -141,10 +146,25 @@ int check(const char* kv_format, std::uint64_t seed, int n_steps) {
                       places + blocks == 0);
 }
 
+/// Memory that is taken while others compute: what a step writes there stays, however late the GPU clears it.
+int check_memory_taken_late() {
+  using executor::cuda::DeviceMemory;
+  constexpr std::size_t kBytes = std::size_t{1} << 20;
+  const executor::cuda::Stream steps;
+  const std::vector<std::byte> ones(kBytes, std::byte{1});
+  std::vector<std::byte> found(kBytes);
+  cudaLaunchHostFunc(nullptr, [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(50)); }, nullptr);
+  const DeviceMemory memory(kBytes, "a test");
+  cudaMemcpyAsync(memory.as<void>(), ones.data(), kBytes, cudaMemcpyHostToDevice, steps.get());
+  cudaDeviceSynchronize();
+  cudaMemcpy(found.data(), memory.as<void>(), kBytes, cudaMemcpyDeviceToHost);
+  return test::report("memory that is taken while others compute keeps what is written there", found == ones);
+}
+
 int run(int argc, char** argv) {
   const bool small = test::is_small(argc, argv);
   const std::uint64_t seed = test::program_seed(20251128);
-  int failed = 0;
+  int failed = check_memory_taken_late();
   for (std::uint64_t i = 0; i < (small ? 1 : 4); ++i)
     failed += check(i % 2 == 0 ? "f16" : "int8", seed + i, small ? 20 : 1500);
   return failed;

@@ -43,6 +43,8 @@ DeviceMemory::DeviceMemory(std::size_t bytes, const char* what) {
   check(status, what);
   memory_.reset(static_cast<std::byte*>(memory));
   check(cudaMemset(memory, 0, std::max<std::size_t>(bytes, 16)), what);
+  // CUDA clears it in its own stream, which the steps' don't wait for: what they wrote meanwhile would be lost.
+  check(cudaStreamSynchronize(nullptr), what);
 }
 
 DeviceMemory::DeviceMemory(const void* from, std::size_t bytes, const char* what) : DeviceMemory(bytes, what) {

@@ -21,7 +21,8 @@ void check(int status, const char* what);
 class DeviceMemory {
  public:
   DeviceMemory() = default;
-  /// Zeroed. Throws model::LoadError with figures when there is too little. what: for that sentence.
+  /// Zeroed by the time that it is there, for whichever stream. Throws model::LoadError with figures when there is too
+  /// little. what: for that sentence.
   DeviceMemory(std::size_t bytes, const char* what);
   /// Holds a copy.
   DeviceMemory(const void* from, std::size_t bytes, const char* what);

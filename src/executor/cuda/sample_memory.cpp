@@ -28,8 +28,6 @@ void SampleMemory::make_room(std::size_t bytes) {
   lists_ = {};
   staged_ = {};
   lists_ = DeviceMemory(bytes, "penalties, biases and grammars");
-  // It is cleared in CUDA's own stream, which the steps' doesn't wait for.
-  check(cudaStreamSynchronize(nullptr), "sampling");
   staged_ = PinnedMemory(bytes);
 }
 
