@@ -137,6 +137,7 @@ def burst_loads():
     for cold, warm_goal in ((burst(8, 1500, 10, 12), 4), (burst(16, 1500), None), (burst(8, 3500), None),
                             (burst(16, 3500), None)):
         yield from (in_turn(cold), cold, warm(cold, warm_goal))
+    yield in_turn(burst(64, 1500))
     yield Burst("warm-16-2048", "16 on one prefix of 2,048 tokens, warm", (Row(DECODE, 8),), 16, 2048, out=64, warm=True)
     groups = Burst("groups-4x4", "four groups of four, each sharing 1,500 tokens, cold", (Row(WALL), Row(FIRST)), 4, 1500,
                    groups=4)

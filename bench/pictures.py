@@ -17,6 +17,7 @@ import base64
 import datetime
 import json
 import pathlib
+import random
 import statistics
 import struct
 import sys
@@ -53,9 +54,9 @@ def picture(seed, width, height):
 
 
 def words(seed, n):
-    """Some n tokens of text."""
+    """Some n tokens of text, of another seed others."""
     list_ = "time year way day man thing woman life child world school state family student group country problem hand part place".split()
-    return " ".join(list_[(seed * 7 + i * (1 + seed % 5)) % len(list_)] for i in range(n))
+    return " ".join(random.Random(seed).choices(list_, k=n))
 
 
 def chat(parts, out):
