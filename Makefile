@@ -46,7 +46,7 @@ clients:       ## Libraries, lm-eval and load generators from PyPI against coppi
 package:       ## Build a .deb for any x86-64 machine and test it in a bare Debian, 15 minutes at first; only build: ARGS="--build"
 	@scripts/package.sh $(ARGS)
 
-wheel:         ## Build a wheel and a tarball for any Linux with glibc 2.28 (x86-64), test them in bare Debians 11 to 13 and in a container; some: ARGS="-k container"; only build: ARGS="--build"
+wheel:         ## Build a wheel and a tarball for any Linux with glibc 2.28 (x86-64), test them in bare Debians 11 to 13 and in a container; some: ARGS="-k container"; only build: ARGS="--build"; 64-bit ARM: ARGS="--arm64"
 	@scripts/wheel.sh $(ARGS)
 
 soak:          ## All kinds of load at once, MINUTES=60, and what must hold at the end; again: ARGS="--seed N"
@@ -70,7 +70,7 @@ libcxx:        ## Compile kv, engine, model and server with clang's own standard
 neon:          ## Run the attention kernel's tests on 64-bit ARM, under qemu
 	@scripts/arm64.sh --kernels
 
-arm64:         ## Build for 64-bit ARM and run the unit tests, the program and a .deb under qemu, an hour; only a part: ARGS=--build, --deb, --serve
+arm64:         ## Build for 64-bit ARM and run the unit tests, the program, a .deb and the wheel under qemu, an hour; only a part: ARGS=--build, --deb, --serve
 	@scripts/arm64.sh $(ARGS)
 
 cuda:          ## Build the GPU's kernels, their tests and benchmarks (nvcc 12.4 or newer); with a GPU, run the tests
@@ -113,4 +113,4 @@ lint:          ## Look for faults in changed C++ files, and for arrows upward; a
 	@scripts/lint.sh $(ARGS)
 
 clean:         ## Delete the build folders (the cache folder stays)
-	@rm -rf build build-arm64 build-asan build-bare build-package build-wheel build-tsan build-fuzz
+	@rm -rf build build-arm64 build-asan build-bare build-package build-wheel build-wheel-arm64 build-tsan build-fuzz

@@ -2,6 +2,7 @@
 # archives that Debian lacks; its other libraries come as Debian's archives. What is compiled is the same as for the package, only the linking differs.
 set(CMAKE_FIND_LIBRARY_SUFFIXES .a)
 set(CMAKE_LIBRARY_PATH "${COPPICE_OLD_LIBC}")
+list(APPEND CMAKE_FIND_ROOT_PATH "${COPPICE_OLD_LIBC}")  # for another machine nothing is looked for elsewhere
 set(OPENSSL_USE_STATIC_LIBS ON)
 set(CMAKE_BUILD_RPATH "${COPPICE_OLD_LIBC}/../run")
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # arm64.sh             builds the program and the unit tests for 64-bit ARM, into build-arm64, and runs them here, under
-#                      qemu; then --deb and --serve
+#                      qemu; then --deb and --serve; then wheel.sh --arm64
 # arm64.sh --build     only builds the program and the tests
 # arm64.sh --kernels   only the tests of the attention kernel and the KV formats, which need little else: a minute
 # arm64.sh --serve     the program's answers beside the native build's, and those of the .deb in a bare Debian, if it is built
@@ -90,6 +90,9 @@ case $what in
     unit_tests "$@"
     "$repo/scripts/package.sh" --arm64
     serve
+    only_build=(--build)
+    ((EUID != 0)) || only_build=()
+    "$repo/scripts/wheel.sh" --arm64 "${only_build[@]}"
     ;;
   *) die "arm64.sh knows no $what." ;;
 esac

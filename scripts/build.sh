@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # build.sh PRESET [TARGET...]: brings the dependencies up to date, configures and builds (release, asan, tsan, package,
-# wheel or arm64).
+# wheel, arm64 or wheel-arm64).
 source "$(dirname "$0")/lib.sh"
 preset=${1:?preset}
 shift
@@ -11,10 +11,10 @@ options=()
 forget_other() { grep -qs "^$1:[A-Z]*=$2\$" "$build/CMakeCache.txt" || rm -rf "$build"/CMake{Cache.txt,Files}; }
 
 what=libraries machine=
-case $preset in package | wheel | arm64) what=$preset ;; esac
+case $preset in package | wheel | arm64 | wheel-arm64) what=$preset ;; esac
 "$repo/scripts/deps.sh" "$what"
 # A folder's name has the compiler's version in it: it can be told once the compiler is installed.
-if [[ $preset == arm64 ]]; then
+if [[ $preset == *arm64 ]]; then
   arm64=$("$repo/scripts/arm64_sysroot.sh")
   machine=${arm64##*/}
   forget_other CMAKE_TOOLCHAIN_FILE "$arm64/arm64.cmake"
@@ -22,11 +22,11 @@ if [[ $preset == arm64 ]]; then
 fi
 if [[ $preset == package || $preset == arm64 ]]; then
   llama=$(llama_build_dir "${machine:-portable}")
-elif [[ $preset == wheel ]]; then
-  old_libc=$("$repo/scripts/old_libc.sh")
+elif [[ $preset == wheel* ]]; then
+  old_libc=$("$repo/scripts/old_libc.sh" ${machine:+--arm64})
   forget_other COPPICE_OLD_LIBC "$old_libc/lib"
   llama=$(llama_build_dir "${old_libc##*/}")
-  options=(-DCOPPICE_OLD_LIBC="$old_libc/lib" -DCMAKE_EXE_LINKER_FLAGS="$(old_libc_flags "$old_libc")")
+  options+=(-DCOPPICE_OLD_LIBC="$old_libc/lib" -DCMAKE_EXE_LINKER_FLAGS="$(old_libc_flags "$old_libc")")
 else
   llama=$(llama_build_dir)
 fi

@@ -4,7 +4,7 @@
 # deps.sh peers    also llama-server, llama-bench and llama-batched-bench, for the benchmarks
 # deps.sh package  in place of llama.cpp's libraries for this CPU those that the package has
 # deps.sh wheel    the same, linked for any glibc from 2.28 on
-# deps.sh arm64    as for the package, for 64-bit ARM, and XGrammar for it
+# deps.sh arm64, wheel-arm64  as for the package and the wheel, for 64-bit ARM, and XGrammar for it
 source "$(dirname "$0")/lib.sh"
 "$repo/scripts/packages.sh"
 
@@ -101,7 +101,7 @@ build=$(llama_build_dir)
 targets=(llama-common mtmd)
 [[ $what != peers ]] || targets+=(llama-server llama-bench llama-batched-bench)
 arm64= for_arm64=()
-if [[ $what == arm64 ]]; then
+if [[ $what == *arm64 ]]; then
   arm64=$("$repo/scripts/arm64_sysroot.sh")
   for_arm64=("-DCMAKE_TOOLCHAIN_FILE=$arm64/arm64.cmake")
 fi
@@ -109,11 +109,12 @@ if [[ $what == package || $what == arm64 ]]; then
   machine=${arm64##*/}
   build=$(llama_build_dir "${machine:-portable}")
   build_options=(-DCOPPICE_PORTABLE=ON "${for_arm64[@]}")
-elif [[ $what == wheel ]]; then
-  old_libc=$("$repo/scripts/old_libc.sh")
+elif [[ $what == wheel* ]]; then
+  old_libc=$("$repo/scripts/old_libc.sh" ${arm64:+--arm64})
   build=$(llama_build_dir "${old_libc##*/}")
   # Compiled as for the package, but in a folder of its own, as ninja knows no second link of one file.
-  build_options=(-DCOPPICE_PORTABLE=ON "-DCMAKE_SHARED_LINKER_FLAGS=$(old_libc_flags "$old_libc")" "-DCMAKE_MODULE_LINKER_FLAGS=$(old_libc_flags "$old_libc")")
+  build_options=(-DCOPPICE_PORTABLE=ON "${for_arm64[@]}" "-DCMAKE_SHARED_LINKER_FLAGS=$(old_libc_flags "$old_libc")"
+    "-DCMAKE_MODULE_LINKER_FLAGS=$(old_libc_flags "$old_libc")")
 fi
 stamp="$build/.built-$what"
 if [[ ! -e $stamp ]]; then

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# old_libc.sh: makes a folder to link with, so that what is linked runs with any C library from glibc 2.28 on, and prints its path. In it:
+# old_libc.sh [--arm64]: makes a folder to link with, so that what is linked runs with any C library from glibc 2.28 on, and prints its path; with
+# --arm64 for 64-bit ARM, of what scripts/arm64_sysroot.sh made. In it:
 #   libc/libc.so and others   glibc 2.28's symbols and start-up files, as Zig writes them; what our code wants of newer ones, packaging/wheel/older_glibc.c.
 #                             Nothing runs with these: CMake puts lib, where it knows files, into programs as a place to look for libraries
 #   libc/libstdc++.so         Debian's libstdc++.a as one shared library, as exceptions cross our files; in run it has the name under which it runs
@@ -13,6 +14,12 @@ glibc=2.28
 sources=(fmtlib=libfmt-dev spdlog=libspdlog-dev highway=libhwy-dev prometheus-cpp=prometheus-cpp-dev zeromq3=libzmq3-dev)  # source package=what Debian makes of it
 shim="$repo/packaging/wheel/older_glibc.c"
 
+arm64= machine=x86_64 for_machine=()
+if [[ ${1:-} == --arm64 ]]; then
+  shift
+  arm64=$("$repo/scripts/arm64_sysroot.sh") machine=aarch64
+  for_machine=(--target=aarch64-linux-gnu "--sysroot=$arm64/sysroot")
+fi
 step=${1:-}
 [[ -n $step ]] || "$repo/scripts/packages.sh"
 [[ -n $step ]] || "$repo/scripts/packages.sh" dpkg-dev libstdc++-12-dev
@@ -20,14 +27,15 @@ key=$({
   cat "$shim" "$repo/scripts/old_libc.sh"
   clang-19 --version | head -n 1
   dpkg-query -W libstdc++-12-dev "${sources[@]#*=}"
+  echo "$arm64"
 } | sha256sum | cut -c1-8)
-made="$cache/old-libc-$key"
+made="$cache/old-libc-${arm64:+arm64-}$key"
 if [[ -e $made/.complete ]]; then
   echo "$made"
   exit
 fi
 work="$made.incoming"
-log="$cache/logs/old-libc"
+log="$cache/logs/old-libc${arm64:+-arm64}"
 mkdir -p "$work"/lib{,c} "$cache/logs"
 cd "$work"
 
@@ -38,14 +46,14 @@ take_glibc() {
   python3 -m zipfile -e "$work"/ziglang-*.whl "$work/zig"
   chmod +x "$work/zig/ziglang/zig"
   echo 'int main(void) { return 0; }' >main.c
-  ZIG_GLOBAL_CACHE_DIR="$work/zig/cache" ZIG_LOCAL_CACHE_DIR="$work/zig/cache" "$work/zig/ziglang/zig" cc --target="x86_64-linux-gnu.$glibc" \
+  ZIG_GLOBAL_CACHE_DIR="$work/zig/cache" ZIG_LOCAL_CACHE_DIR="$work/zig/cache" "$work/zig/ziglang/zig" cc --target="$machine-linux-gnu.$glibc" \
     -O2 -fPIE -pie main.c -o main -lm -lpthread -ldl -lrt -v
   local name
   for name in Scrt1.o libc_nonshared.a libc.so.6 libm.so.6 libpthread.so.0 libdl.so.2 librt.so.1 libresolv.so.2 libutil.so.1 libld.so.2; do
     cp "$(find "$work/zig/cache/o" -name "$name" -print -quit)" libc/
   done
   for name in m pthread dl rt resolv util; do ln -s "$(cd libc && echo "lib$name.so".*)" "libc/lib$name.so"; done
-  clang-19 -O2 -fPIC -Wall -Wextra -Werror -c "$shim" -o older_glibc.o
+  clang-19 "${for_machine[@]}" -O2 -fPIC -Wall -Wextra -Werror -c "$shim" -o older_glibc.o
   llvm-ar-19 rcs libc/libolder_glibc.a older_glibc.o
   # Of 2.28 on these are one library in newer ones, so nobody names them.
   printf 'GROUP ( %s %s %s AS_NEEDED ( %s ) )\n' libc.so.6 libolder_glibc.a libc_nonshared.a \
@@ -55,7 +63,7 @@ take_glibc() {
 link_flags=(-fuse-ld=lld "-B$work/libc" "-L$work/libc" -static-libgcc)
 link_stdcxx() {
   mkdir run
-  clang-19 -shared -nostdlib++ "${link_flags[@]}" -Wl,-soname,libcoppice_stdc++.so -Wl,--whole-archive -l:libstdc++.a -Wl,--no-whole-archive \
+  clang-19 "${for_machine[@]}" -shared -nostdlib++ "${link_flags[@]}" -Wl,-soname,libcoppice_stdc++.so -Wl,--whole-archive -l:libstdc++.a -Wl,--no-whole-archive \
     -Wl,--no-undefined -Wl,-z,relro,-z,now -lm -o run/libcoppice_stdc++.so
   llvm-strip-19 --strip-unneeded run/libcoppice_stdc++.so
   ln -s ../run/libcoppice_stdc++.so libc/libstdc++.so
@@ -94,7 +102,7 @@ compile_archives() {
     esac
     cmake -G Ninja -S "$work/$name"-*/ -B "$work/$name.build" -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF -DCMAKE_POSITION_INDEPENDENT_CODE=ON \
       -DCMAKE_C_COMPILER=clang-19 -DCMAKE_CXX_COMPILER=clang++-19 -DCMAKE_CXX_FLAGS=-w "-DCMAKE_INSTALL_PREFIX=$work/$name.out" \
-      -DCMAKE_INSTALL_LIBDIR=lib "${options[@]}"
+      -DCMAKE_INSTALL_LIBDIR=lib ${arm64:+"-DCMAKE_TOOLCHAIN_FILE=$arm64/arm64.cmake"} "${options[@]}"
     cmake --build "$work/$name.build" -j "$(jobs)" --target install
     cp "$work/$name.out"/lib/*.a lib/
   done
@@ -112,7 +120,7 @@ mkdir -p "$work"/lib{,c}
 if [[ ! -x $cache/venv/bin/pip ]]; then
   logged "download tool" "$cache/logs/venv.log" python3 -m venv "$cache/venv" || die "Python cannot make a virtual environment (log: $cache/logs/venv.log)"
 fi
-take() { logged "$1" "$log-$2.log" "$repo/scripts/old_libc.sh" "$2" || die "$3 (log: $log-$2.log)"; }
+take() { logged "$1" "$log-$2.log" "$repo/scripts/old_libc.sh" ${arm64:+--arm64} "$2" || die "$3 (log: $log-$2.log)"; }
 take "glibc $glibc" take_glibc "glibc $glibc's symbols could not be made"
 take "libstdc++" link_stdcxx "libstdc++ could not be linked"
 take "sources" fetch_sources "Debian's source packages could not be fetched"

@@ -2,23 +2,28 @@
 # wheel.sh            builds the wheel and the tarball, build-wheel/coppice-VERSION-…, and tests them in bare Debians 11 to 13 and in a container
 #                     (as root)
 # wheel.sh --build    only builds them
+# wheel.sh --arm64    the same for 64-bit ARM, in build-wheel-arm64, and under qemu; without the container
 # Further arguments go to pytest: -k container, say.
 source "$(dirname "$0")/lib.sh"
 
-only_build=
-if [[ ${1:-} == --build ]]; then
-  only_build=1
+only_build= preset=wheel machine=x86_64 tests="$repo/tests/wheel"
+while :; do
+  case ${1:-} in
+    --build) only_build=1 ;;
+    --arm64) preset=wheel-arm64 machine=aarch64 tests="$repo/tests/wheel/test_wheel.py" ;;
+    *) break ;;
+  esac
   shift
-fi
-build="$repo/build-wheel"
-"$repo/scripts/build.sh" wheel coppice
+done
+build="$repo/build-$preset"
+"$repo/scripts/build.sh" "$preset" coppice
 "$repo/scripts/licences.sh" --wheel >"$build/copyright"
 
-# The package's tree, in which the program's own kernels and ggml's are for any x86-64 machine.
+# The package's tree, in which the program's own kernels and ggml's are for any machine.
 rm -rf "$build/tree" "$build"/coppice-*.{whl,tar.gz}
 DESTDIR="$build/tree" logged "installing" "$build/install.log" cmake --install "$build" --strip || die "The program could not be installed (log: $build/install.log)."
 version=$(sed -nE 's/^project\(coppice VERSION ([0-9.]+) .*/\1/p' "$repo/CMakeLists.txt")
-python3 "$repo/packaging/wheel/pack.py" --version "$version" --tree "$build/tree/usr" --licences "$build/copyright" --out "$build" >/dev/null ||
+python3 "$repo/packaging/wheel/pack.py" --machine "$machine" --version "$version" --tree "$build/tree/usr" --licences "$build/copyright" --out "$build" >/dev/null ||
   die "The wheel could not be packed."
 ln -f "$build"/coppice-*.tar.gz "$build/coppice.tar.gz" # a second name, without the version
 for file in "$build"/coppice-*.{whl,tar.gz}; do
@@ -31,6 +36,8 @@ done
 "$repo/scripts/build.sh" release coppice
 python_env venv tests/e2e/requirements.txt "the test clients"
 python_env auditwheel packaging/wheel/requirements.txt "auditwheel"
-COPPICE_WHEEL=$(echo "$build"/coppice-*.whl) COPPICE_TARBALL=$(echo "$build"/coppice-*.tar.gz) COPPICE_BARE="$build/bare" COPPICE_DEBIANS="$cache/bare" \
+arm64=
+[[ $machine != aarch64 ]] || arm64=$("$repo/scripts/arm64_sysroot.sh")
+COPPICE_ARM64="$arm64" COPPICE_WHEEL=$(echo "$build"/coppice-*.whl) COPPICE_TARBALL=$(echo "$build"/coppice-*.tar.gz) COPPICE_BARE="$build/bare" COPPICE_DEBIANS="$cache/bare" \
   COPPICE_BINARY="$repo/build/coppice" COPPICE_MODEL="$pinned_model" COPPICE_AUDITWHEEL="$repo/build/auditwheel/bin/auditwheel" PYTHONDONTWRITEBYTECODE=1 \
-  "$repo/build/venv/bin/python" -m pytest -q -p no:cacheprovider "$repo/tests/wheel" "$@" || die "The wheel's tests failed: see above."
+  "$repo/build/venv/bin/python" -m pytest -q -p no:cacheprovider "$tests" "$@" || die "The wheel's tests failed: see above."

@@ -42,14 +42,8 @@ def test_it_picks_kernels_by_the_cpu(cpu, ours, has, lacks):
 
 
 def conversation(model=None) -> list[str]:
-    messages, answers = [], []
     with Coppice("--kv-bytes", "64MiB", "--threads", "2", model=model) as server:
-        for question in TURNS:
-            messages.append({"role": "user", "content": question})
-            answer = server.post("/v1/chat/completions", {"messages": messages, "max_tokens": 16, "temperature": 0})
-            messages.append(answer["choices"][0]["message"])
-            answers.append(messages[-1]["content"])
-        assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
+        answers = server.converse(*TURNS)
         if model:  # in a bare Debian, where it is the first process of a namespace
             os.kill(children_of(server.process.pid)[0], signal.SIGTERM)
         else:

@@ -99,6 +99,17 @@ class Coppice:
         with urllib.request.urlopen(request, timeout=TIMEOUT_S) as reply:
             return json.load(reply)
 
+    def converse(self, *questions: str) -> list[str]:
+        """What a conversation's questions are answered; the cache knows each of its prompts but the first in part."""
+        messages, answers = [], []
+        for question in questions:
+            messages.append({"role": "user", "content": question})
+            answer = self.post("/v1/chat/completions", {"messages": messages, "max_tokens": 16, "temperature": 0})
+            assert not answers or answer["usage"]["prompt_tokens_details"]["cached_tokens"] > 0, answer
+            messages.append(answer["choices"][0]["message"])
+            answers.append(messages[-1]["content"])
+        return answers
+
     def request_log(self, path: Path, number: int) -> list[dict]:
         """The lines of --request-log's file once there are so many: a line comes behind the reply that it is about."""
         self.wait(lambda: path.exists() and path.read_text().count("\n") >= number)
