@@ -8,8 +8,11 @@
 # Further arguments go to ctest, or after --serve to pytest.
 source "$(dirname "$0")/lib.sh"
 build="$repo/build-arm64"
-what=${1:-}
-[[ $what != --* ]] || shift
+what=
+if [[ ${1:-} == --* ]]; then
+  what=$1
+  shift
+fi
 
 # Without llama.cpp, and optimised throughout, where cmake compiles tests as they are quickest to compile.
 kernels() {
