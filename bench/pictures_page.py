@@ -6,7 +6,7 @@ HEAD = """
 ## Pictures
 
 Eight requests at once ask about one picture, each with a text of its own, and get 32 tokens (`bench/pictures.py burst`; random weights in a model's shape). Cold:
-nobody has seen the picture; warm: the same again with other questions (tables of 2026-11-29: the same questions again, of which more is found). The encoder is libmtmd's on both sides: the last column is without its time. In its one slot
+nobody has seen the picture; warm: the same again with other questions. The encoder is libmtmd's on both sides: the last column is without its time. In its one slot
 llama-server answers one request after the other, and finds the picture there. Behind the encoder of a cold burst both sides prefill the picture once: that bounds what
 sharing can gain.
 """
