@@ -88,6 +88,9 @@ std::int32_t choose_context(std::int32_t wanted, std::int32_t fits, const execut
         wanted, fits));
   if (wanted > info.context_length)
     spdlog::warn("--ctx {} is beyond the {} tokens that the model was trained for", wanted, info.context_length);
+  if (wanted <= 0 && fits < info.context_length)
+    spdlog::warn("a request may have {} tokens, as the KV pool holds no more; the model has {}: raise --kv-bytes", fits,
+                 info.context_length);
   const std::int32_t context = wanted > 0 ? wanted : std::min(info.context_length, fits);
   if (context < 2) throw std::runtime_error("Too little memory: the KV pool holds no request; raise --kv-bytes.");
   return context;

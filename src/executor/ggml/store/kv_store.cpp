@@ -27,7 +27,7 @@ KvStore::KvStore(PageLayout layout, std::size_t budget_bytes, int n_threads, con
     blocks = std::min(blocks, most - std::min(most, static_cast<std::size_t>(scratch_blocks)));
   }
   if (blocks < 2) {
-    throw model::LoadError(fmt::format("a KV budget of {} bytes is too small: two blocks of {} tokens take {}",
+    throw model::LoadError(fmt::format("a KV budget of {} bytes is too small: two blocks of {} tokens take {} bytes",
                                        budget_bytes, layout_.block_size, 2 * page));
   }
   num_blocks_ = static_cast<std::int32_t>(blocks);
