@@ -211,6 +211,7 @@ class Chat {
   static std::string error_of(const HttpReply& reply) {
     json::error_code none;
     const json::value told = json::parse(reply.body, none);
+    if (reply.status == 401) return "The server wants a key: --api-key, or LLAMA_API_KEY.";
     const auto* message = told.find_pointer("/error/message", none);
     if (message != nullptr && message->is_string()) return std::string(message->get_string());
     return fmt::format("The server says {}.", reply.status);

@@ -1,7 +1,6 @@
 #include "cli/demo.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -18,7 +17,6 @@
 #include "cli/devices.h"
 #include "cli/local_models.h"
 #include "cli/which_model.h"
-#include "port/process.h"
 
 namespace coppice::cli {
 namespace {
@@ -38,10 +36,8 @@ std::vector<std::string> common_arguments(const DemoOptions& options) {
   return arguments;
 }
 
-/// A file or folder that a run makes: beside the program, as far as this user may write there, else in our own folder.
+/// A file or folder that a run makes.
 std::filesystem::path scratch(const std::string& name) {
-  const std::filesystem::path program = port::program_path();
-  if (::access(program.parent_path().c_str(), W_OK) == 0) return program.parent_path() / name;
   std::filesystem::create_directories(own_folder());
   return own_folder() / name;
 }

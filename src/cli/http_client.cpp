@@ -1,5 +1,6 @@
 #include "cli/http_client.h"
 
+#include <boost/asio/error.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
@@ -27,7 +28,10 @@ HttpReply exchange(std::uint16_t port, http::request<http::string_body> request,
   http::response_parser<http::string_body> parser;
   parser.body_limit(boost::none);
   while (!parser.is_done()) {
-    http::read_some(socket, buffer, parser);
+    boost::system::error_code error;
+    http::read_some(socket, buffer, parser, error);
+    // By a signal, of which the caller may know.
+    if (error && error != asio::error::interrupted) throw boost::system::system_error(error);
     so_far(parser.get().body());
   }
   return {parser.get().result_int(), std::move(parser.get().body())};

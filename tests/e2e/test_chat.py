@@ -4,8 +4,10 @@ import contextlib
 import json
 import os
 import re
+import signal
 import subprocess
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from coppice_process import Coppice, binary, free_port, model_path
@@ -68,8 +70,8 @@ def test_nobody_there():
 
 
 @contextlib.contextmanager
-def made_up_server(deltas, key=""):
-    """Answers every chat with these; yields its port."""
+def made_up_server(deltas, key="", hold=None):
+    """Answers every chat with these; yields its port. hold: an answer has no end before this event."""
     class Handler(BaseHTTPRequestHandler):
         def reply(self, status, body):
             self.send_response(status)
@@ -85,6 +87,12 @@ def made_up_server(deltas, key=""):
             if key and self.headers["Authorization"] != f"Bearer {key}":
                 return self.reply(401, b'{"error": {"message": "Incorrect API key"}}')
             events = [{"choices": [{"index": 0, "delta": delta}]} for delta in deltas]
+            if hold is not None:
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(b"".join(b"data: %s\n\n" % json.dumps(event).encode() for event in events))
+                self.close_connection = hold.wait(60)
+                return
             events.append({"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 4, "prompt_tokens_details": {"cached_tokens": 5}}})
             self.reply(200, b"".join(b"data: %s\n\n" % json.dumps(event).encode() for event in events) + b"data: [DONE]\n\n")
 
@@ -132,7 +140,32 @@ def test_an_answer_has_no_power_over_the_terminal():
 def test_a_key(monkeypatch):
     with made_up_server([{"content": "Welcome."}], key="sk-right") as port:
         done = talk(port, lines=["Hello"])
-        assert "Incorrect API key" in done.stderr and done.stdout.strip() == ""
+        assert "--api-key" in done.stderr and done.stdout.strip() == ""
         assert talk(port, "--api-key", "sk-right", lines=["Hello"]).stdout == "Welcome.\n"
         monkeypatch.setenv("LLAMA_API_KEY", "sk-right")
         assert talk(port, lines=["Hello"]).stdout == "Welcome.\n"
+
+
+def test_ctrl_c_ends_an_answer_and_the_chat_goes_on():
+    hold = threading.Event()
+    with made_up_server([{"content": "They grow "}], hold=hold) as port:
+        ours, its = os.openpty()
+        process = subprocess.Popen([binary(), "chat", port], stdin=its, stdout=its, stderr=its)
+        os.close(its)
+        try:
+            seen = b""
+            for n in range(1, 4):
+                os.write(ours, b"Why?\n")
+                while seen.count(b"They grow ") < n:
+                    seen += os.read(ours, 4096)
+                time.sleep(0.2)  # it waits for more
+                process.send_signal(signal.SIGINT)
+                while seen.count(b"\n> ") < n + 1:
+                    seen += os.read(ours, 4096)
+            os.write(ours, b"/quit\n")
+            assert process.wait(60) == 0
+            assert b"broke off" not in seen, seen
+        finally:
+            hold.set()
+            process.kill()
+            os.close(ours)
