@@ -1,7 +1,9 @@
 #include "port/mapping.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
+#include <cstdint>
 #include <new>
 
 namespace coppice::port {
@@ -14,6 +16,13 @@ Mapping::Mapping(std::size_t size) {
 
 void Mapping::Unmap::operator()(std::byte* memory) const {
   ::munmap(memory, size);
+}
+
+void give_back_pages(std::span<std::byte> part) {
+  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto first = reinterpret_cast<std::uintptr_t>(part.data());
+  const std::uintptr_t begin = (first + page - 1) / page * page, end = (first + part.size()) / page * page;
+  if (begin < end) give_back_whole_pages(part.subspan(begin - first, end - begin));
 }
 
 }  // namespace coppice::port

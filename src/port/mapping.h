@@ -30,6 +30,7 @@ void prefer_huge_pages(std::span<std::byte> part);
 
 /// Gives the whole pages of a mapping's part back: their bytes are lost, their addresses stay.
 void give_back_pages(std::span<std::byte> part);
+void give_back_whole_pages(std::span<std::byte> pages);  ///< page aligned
 
 /// Takes the pages of a mapping's part now, and not with the first write to each. False: there is no such memory. True
 /// also where the system can't do that. Thread safe.

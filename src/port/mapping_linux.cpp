@@ -1,8 +1,6 @@
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <cerrno>
-#include <cstdint>
 
 #include "port/mapping.h"
 
@@ -12,11 +10,8 @@ void prefer_huge_pages(std::span<std::byte> part) {
   ::madvise(part.data(), part.size(), MADV_HUGEPAGE);
 }
 
-void give_back_pages(std::span<std::byte> part) {
-  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
-  const auto first = reinterpret_cast<std::uintptr_t>(part.data());
-  const std::uintptr_t begin = (first + page - 1) / page * page, end = (first + part.size()) / page * page;
-  if (begin < end) ::madvise(part.data() + (begin - first), end - begin, MADV_DONTNEED);
+void give_back_whole_pages(std::span<std::byte> pages) {
+  ::madvise(pages.data(), pages.size(), MADV_DONTNEED);
 }
 
 bool take_pages(std::span<std::byte> part) {
