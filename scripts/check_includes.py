@@ -3,7 +3,7 @@
 
 The table under "Folders" is the rule. A folder may include what its last column names, and what those may include in turn.
 Any may include check. A name with a slash that is no folder, such as kv/types, allows that one header. A folder that the table doesn't list
-belongs to the one above it.
+belongs to the one above it. And only src/port, and src/simd, which asks the processor, include what only Linux has.
 """
 import re
 import sys
@@ -14,6 +14,9 @@ src = repo / "src"
 
 
 ANYWHERE = "check"  # a folder that any may use
+# Headers that only Linux has, and the folders that may include them: macOS is compiled for by `make macos`, which is seldom run.
+LINUX_HEADERS = r"asm/.*|linux/.*|sys/(?:auxv|epoll|eventfd|inotify|prctl|sendfile|signalfd|sysinfo|timerfd)\.h|elf\.h|link\.h|malloc\.h|numa\.h"
+LINUX_FOLDERS = {"port", "simd"}
 
 
 def read_table():
@@ -80,7 +83,11 @@ def main():
             errors.append(f"src/{name}: its folder is not in docs/architecture.md's table")
             continue
         allowed, single = reachable(home, {home}), headers_of(home)
-        for included in re.findall(r'^#include "([^"]+)"', file.read_text(), re.M):
+        text = file.read_text()
+        for included in re.findall(rf"^#include <({LINUX_HEADERS})>", text, re.M):
+            if home not in LINUX_FOLDERS:
+                errors.append(f"src/{name} includes <{included}>, which only Linux has: what differs between systems is in src/port")
+        for included in re.findall(r'^#include "([^"]+)"', text, re.M):
             if not (src / included).exists():
                 continue
             files.setdefault(name, set()).add(included)
