@@ -2,7 +2,7 @@
 # so that a laptop and CI run the same. ARGS are passed on:  make serve ARGS="--port 9000 --max-batch 8"
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo demo-restart demo-cluster serve test asan tsan libcxx neon arm64 cuda bench-cuda bench fuzz bench-traces bench-structured bench-tools peer-tests page agents clients package wheel soak hostile bench-quality bench-perplexity bench-hybrids bare everything format check-format lint clean
+.PHONY: help deps build demo demo-restart demo-cluster serve test asan tsan libcxx neon arm64 macos cuda bench-cuda bench fuzz bench-traces bench-structured bench-tools peer-tests page agents clients package wheel soak hostile bench-quality bench-perplexity bench-hybrids bare everything format check-format lint clean
 
 help:          ## This list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-16s  %s\n", $$1, $$2}' Makefile
@@ -73,6 +73,9 @@ neon:          ## Run the attention kernel's tests on 64-bit ARM, under qemu
 arm64:         ## Build for 64-bit ARM and run the unit tests, the program, a .deb and the wheel under qemu, an hour; only a part: ARGS=--build, --deb, --serve
 	@scripts/arm64.sh $(ARGS)
 
+macos:         ## Cross-compile the program for macOS on Apple Silicon, and look at its file: nothing is run
+	@scripts/macos.sh $(ARGS)
+
 cuda:          ## Build the GPU's kernels, their tests and benchmarks (nvcc 12.4 or newer); with a GPU, run the tests
 	@scripts/cuda.sh
 
@@ -113,4 +116,4 @@ lint:          ## Look for faults in changed C++ files, and for arrows upward; a
 	@scripts/lint.sh $(ARGS)
 
 clean:         ## Delete the build folders (the cache folder stays)
-	@rm -rf build build-arm64 build-asan build-bare build-package build-wheel build-wheel-arm64 build-tsan build-fuzz
+	@rm -rf build build-arm64 build-asan build-bare build-macos build-package build-wheel build-wheel-arm64 build-tsan build-fuzz

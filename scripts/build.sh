@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # build.sh PRESET [TARGET...]: brings the dependencies up to date, configures and builds (release, asan, tsan, package,
-# wheel, arm64 or wheel-arm64).
+# wheel, arm64, wheel-arm64 or macos).
 source "$(dirname "$0")/lib.sh"
 preset=${1:?preset}
 shift
@@ -11,16 +11,16 @@ options=()
 forget_other() { grep -qs "^$1:[A-Z]*=$2\$" "$build/CMakeCache.txt" || rm -rf "$build"/CMake{Cache.txt,Files}; }
 
 what=libraries machine=
-case $preset in package | wheel | arm64 | wheel-arm64) what=$preset ;; esac
+case $preset in package | wheel | arm64 | wheel-arm64 | macos) what=$preset ;; esac
 "$repo/scripts/deps.sh" "$what"
 # A folder's name has the compiler's version in it: it can be told once the compiler is installed.
-if [[ $preset == *arm64 ]]; then
-  arm64=$("$repo/scripts/arm64_sysroot.sh")
-  machine=${arm64##*/}
-  forget_other CMAKE_TOOLCHAIN_FILE "$arm64/arm64.cmake"
-  options=(-DCMAKE_TOOLCHAIN_FILE="$arm64/arm64.cmake" -DCOPPICE_XGRAMMAR_DIR="$(xgrammar_build_dir "$machine")")
+if [[ $preset == *arm64 || $preset == macos ]]; then
+  other=$("$repo/scripts/${preset#wheel-}_sysroot.sh")
+  machine=${other##*/}
+  forget_other CMAKE_TOOLCHAIN_FILE "$other/${preset#wheel-}.cmake"
+  options=(-DCMAKE_TOOLCHAIN_FILE="$other/${preset#wheel-}.cmake" -DCOPPICE_XGRAMMAR_DIR="$(xgrammar_build_dir "$machine")")
 fi
-if [[ $preset == package || $preset == arm64 ]]; then
+if [[ $preset == package || $preset == arm64 || $preset == macos ]]; then
   llama=$(llama_build_dir "${machine:-portable}")
 elif [[ $preset == wheel* ]]; then
   old_libc=$("$repo/scripts/old_libc.sh" ${machine:+--arm64})

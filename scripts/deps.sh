@@ -5,6 +5,7 @@
 # deps.sh package  in place of llama.cpp's libraries for this CPU those that the package has
 # deps.sh wheel    the same, linked for any glibc from 2.28 on
 # deps.sh arm64, wheel-arm64  as for the package and the wheel, for 64-bit ARM, and XGrammar for it
+# deps.sh macos    for macOS on Apple Silicon, whose first processor is the least: nothing is chosen at start
 source "$(dirname "$0")/lib.sh"
 "$repo/scripts/packages.sh"
 
@@ -100,20 +101,24 @@ what=${1:-libraries}
 build=$(llama_build_dir)
 targets=(llama-common mtmd)
 [[ $what != peers ]] || targets+=(llama-server llama-bench llama-batched-bench)
-arm64= for_arm64=()
-if [[ $what == *arm64 ]]; then
-  arm64=$("$repo/scripts/arm64_sysroot.sh")
-  for_arm64=("-DCMAKE_TOOLCHAIN_FILE=$arm64/arm64.cmake")
+machine= for_other=()
+if [[ $what == *arm64 || $what == macos ]]; then
+  other=$("$repo/scripts/${what#wheel-}_sysroot.sh")
+  machine=${other##*/}
+  for_other=("-DCMAKE_TOOLCHAIN_FILE=$other/${what#wheel-}.cmake")
 fi
-if [[ $what == package || $what == arm64 ]]; then
-  machine=${arm64##*/}
+if [[ $what == macos ]]; then
+  build=$(llama_build_dir "$machine")
+  # These are Apple's frameworks, which are not here.
+  build_options=(-DGGML_NATIVE=OFF -DGGML_{METAL,BLAS,ACCELERATE}=OFF "${for_other[@]}")
+elif [[ $what == package || $what == arm64 ]]; then
   build=$(llama_build_dir "${machine:-portable}")
-  build_options=(-DCOPPICE_PORTABLE=ON "${for_arm64[@]}")
+  build_options=(-DCOPPICE_PORTABLE=ON "${for_other[@]}")
 elif [[ $what == wheel* ]]; then
-  old_libc=$("$repo/scripts/old_libc.sh" ${arm64:+--arm64})
+  old_libc=$("$repo/scripts/old_libc.sh" ${machine:+--arm64})
   build=$(llama_build_dir "${old_libc##*/}")
   # Compiled as for the package, but in a folder of its own, as ninja knows no second link of one file.
-  build_options=(-DCOPPICE_PORTABLE=ON "${for_arm64[@]}" "-DCMAKE_SHARED_LINKER_FLAGS=$(old_libc_flags "$old_libc")"
+  build_options=(-DCOPPICE_PORTABLE=ON "${for_other[@]}" "-DCMAKE_SHARED_LINKER_FLAGS=$(old_libc_flags "$old_libc")"
     "-DCMAKE_MODULE_LINKER_FLAGS=$(old_libc_flags "$old_libc")")
 fi
 stamp="$build/.built-$what"
@@ -122,8 +127,8 @@ if [[ ! -e $stamp ]]; then
   touch "$stamp"
 fi
 
-build_options=("${for_arm64[@]}")
-build=$(xgrammar_build_dir "${arm64##*/}")
+build_options=("${for_other[@]}")
+build=$(xgrammar_build_dir "$machine")
 if [[ ! -e $build/.built ]]; then
   build_foreign xgrammar "$build" "XGrammar, about a minute" XGRAMMAR_SOURCE_DIR="$xgrammar_sources" "" xgrammar
   touch "$build/.built"

@@ -29,6 +29,7 @@ lint             |                                  |                           
 libcxx           |                                  |                                            |
 neon             |                                  |                                            |
 arm64            |                                  |                                            |
+macos            |                                  |                                            |
 asan             |                                  |                                            |
 tsan             |                                  |                                            |
 fuzz             |                                  |                                            | make fuzz SECONDS=5
@@ -88,7 +89,7 @@ serve_once() {
 clean_a_clone() {
   local clone status=0
   clone=$(mktemp -d)
-  git clone -q "$repo" "$clone" && mkdir "$clone"/build{,-arm64,-asan,-bare,-fuzz,-package,-tsan,-wheel,-wheel-arm64} && make -C "$clone" clean || status=1
+  git clone -q "$repo" "$clone" && mkdir "$clone"/build{,-arm64,-asan,-bare,-fuzz,-macos,-package,-tsan,-wheel,-wheel-arm64} && make -C "$clone" clean || status=1
   ! compgen -G "$clone/build*" || status=1
   rm -rf "$clone"
   return "$status"

@@ -111,7 +111,7 @@ recipe_key() {
   { cat "$repo/cmake/$1"/*; head -n 1 <<<"$compiler"; } | sha256sum | cut -c1-8
 }
 llama_build_dir() { echo "$cache/llama-$llama_version-$(recipe_key llama)-${1:-$(cpu_key)}"; }
-# XGrammar is compiled for any CPU of this kind; xgrammar_build_dir arm64-KEY: for those of scripts/arm64_sysroot.sh.
+# XGrammar is compiled for any CPU of this kind; xgrammar_build_dir FOLDER: for what a folder of that name in the cache is for, as scripts/arm64_sysroot.sh makes one.
 xgrammar_build_dir() { echo "$xgrammar_sources-$(recipe_key xgrammar)${1:+-$1}"; }
 # What links with a folder that scripts/old_libc.sh made.
 old_libc_flags() { echo "-fuse-ld=lld -B$1/libc -L$1/libc -static-libgcc -Wl,--no-undefined"; }

@@ -7,9 +7,8 @@
 #   lib/*.a                   libraries that Debian has only as shared ones, from its source packages of the same versions
 # (docs/decisions.md, "One wheel")
 source "$(dirname "$0")/lib.sh"
+source "$repo/scripts/debian_sources.sh"
 
-zig_version=0.17.1
-zig_sha256=ea6cc5d87b033cf0aedfbc8f9549a908cae6c50ac31f1698188fa48a74524b54
 glibc=2.28
 sources=(fmtlib=libfmt-dev spdlog=libspdlog-dev highway=libhwy-dev prometheus-cpp=prometheus-cpp-dev zeromq3=libzmq3-dev)  # source package=what Debian makes of it
 shim="$repo/packaging/wheel/older_glibc.c"
@@ -24,7 +23,7 @@ step=${1:-}
 [[ -n $step ]] || "$repo/scripts/packages.sh"
 [[ -n $step ]] || "$repo/scripts/packages.sh" dpkg-dev libstdc++-12-dev
 key=$({
-  cat "$shim" "$repo/scripts/old_libc.sh"
+  cat "$shim" "$repo"/scripts/{old_libc,debian_sources}.sh
   clang-19 --version | head -n 1
   dpkg-query -W libstdc++-12-dev "${sources[@]#*=}"
   echo "$arm64"
@@ -41,13 +40,9 @@ cd "$work"
 
 # Its files for glibc: it compiles them when a program is linked, and names them in the linker's command.
 take_glibc() {
-  "$cache/venv/bin/pip" download --no-deps --dest "$work" "ziglang==$zig_version"
-  [[ $(sha256sum "$work"/ziglang-*.whl | cut -d' ' -f1) == "$zig_sha256" ]] || die "Wrong checksum: the downloaded ziglang is not the pinned one."
-  python3 -m zipfile -e "$work"/ziglang-*.whl "$work/zig"
-  chmod +x "$work/zig/ziglang/zig"
+  fetch_zig
   echo 'int main(void) { return 0; }' >main.c
-  ZIG_GLOBAL_CACHE_DIR="$work/zig/cache" ZIG_LOCAL_CACHE_DIR="$work/zig/cache" "$work/zig/ziglang/zig" cc --target="$machine-linux-gnu.$glibc" \
-    -O2 -fPIE -pie main.c -o main -lm -lpthread -ldl -lrt -v
+  zig cc --target="$machine-linux-gnu.$glibc" -O2 -fPIE -pie main.c -o main -lm -lpthread -ldl -lrt -v
   local name
   for name in Scrt1.o libc_nonshared.a libc.so.6 libm.so.6 libpthread.so.0 libdl.so.2 librt.so.1 libresolv.so.2 libutil.so.1 libld.so.2; do
     cp "$(find "$work/zig/cache/o" -name "$name" -print -quit)" libc/
@@ -69,63 +64,30 @@ link_stdcxx() {
   ln -s ../run/libcoppice_stdc++.so libc/libstdc++.so
 }
 
-# The versions of the headers that are installed, by apt with all of its checks.
-fetch_sources() {
-  mkdir -p apt/lists/partial
-  python3 - "$repo/scripts" >apt/sources.list <<'END'
-import sys
-sys.path.append(sys.argv[1])
-from bare_debian import mirrors
-found = mirrors() or sys.exit("apt's sources name no mirror of Debian 12")
-for suite, uri in found.items():
-    print("deb-src", uri, suite, "main")
-END
-  local apt=(-q -o "Dir::Etc::SourceList=$work/apt/sources.list" -o Dir::Etc::SourceParts=/dev/null -o "Dir::State::Lists=$work/apt/lists" -o APT::Sandbox::User=root)
-  apt-get "${apt[@]}" update
-  local each
-  for each in "${sources[@]}"; do
-    apt-get "${apt[@]}" source "${each%=*}=$(dpkg-query -W -f='${source:Version}' "${each#*=}")"
-  done
+# The versions of the headers that are installed.
+take_sources() {
+  local each wanted=()
+  for each in "${sources[@]}"; do wanted+=("${each%=*}=$(dpkg-query -W -f='${source:Version}' "${each#*=}")"); done
+  fetch_sources "${wanted[@]}"
 }
 
 compile_archives() {
-  local each name options
-  for each in "${sources[@]}"; do
-    name=${each%=*}
-    case $name in
-      fmtlib) options=(-DFMT_TEST=OFF -DFMT_DOC=OFF) ;;
-      spdlog) options=(-DSPDLOG_FMT_EXTERNAL=ON -DSPDLOG_BUILD_EXAMPLE=OFF) ;;
-      highway) options=(-DHWY_ENABLE_TESTS=OFF -DHWY_ENABLE_EXAMPLES=OFF -DHWY_ENABLE_CONTRIB=OFF -DBUILD_TESTING=OFF) ;;
-      prometheus-cpp) options=(-DENABLE_PUSH=OFF -DENABLE_PULL=OFF -DENABLE_TESTING=OFF -DENABLE_COMPRESSION=OFF) ;;
-      zeromq3) options=(-DBUILD_SHARED=OFF -DBUILD_TESTS=OFF -DWITH_PERF_TOOL=OFF -DWITH_DOCS=OFF -DENABLE_CURVE=OFF -DWITH_LIBSODIUM=OFF
-        -DWITH_LIBBSD=OFF -DWITH_TLS=OFF -DENABLE_WS=OFF -DWITH_OPENPGM=OFF -DWITH_NORM=OFF) ;;  # TCP and local sockets
-    esac
-    cmake -G Ninja -S "$work/$name"-*/ -B "$work/$name.build" -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF -DCMAKE_POSITION_INDEPENDENT_CODE=ON \
-      -DCMAKE_C_COMPILER=clang-19 -DCMAKE_CXX_COMPILER=clang++-19 -DCMAKE_CXX_FLAGS=-w "-DCMAKE_INSTALL_PREFIX=$work/$name.out" \
-      -DCMAKE_INSTALL_LIBDIR=lib ${arm64:+"-DCMAKE_TOOLCHAIN_FILE=$arm64/arm64.cmake"} "${options[@]}"
-    cmake --build "$work/$name.build" -j "$(jobs)" --target install
-    cp "$work/$name.out"/lib/*.a lib/
-  done
+  build_options=(-DCMAKE_CXX_FLAGS=-w ${arm64:+"-DCMAKE_TOOLCHAIN_FILE=$arm64/arm64.cmake"})
+  compile_sources "$work/installed" "${sources[@]%=*}"
+  cp installed/lib/*.a lib/
 }
 
-# Steps are processes of their own, so that their first failure ends them.
 if [[ -n $step ]]; then
   "$step"
   exit
 fi
 need_disk "$cache" 800 "what the wheel is linked with"
 say "Making what a wheel is linked with, two minutes (into $made)"
-rm -rf "$work"
+begin
 mkdir -p "$work"/lib{,c}
-if [[ ! -x $cache/venv/bin/pip ]]; then
-  logged "download tool" "$cache/logs/venv.log" python3 -m venv "$cache/venv" || die "Python cannot make a virtual environment (log: $cache/logs/venv.log)"
-fi
-take() { logged "$1" "$log-$2.log" "$repo/scripts/old_libc.sh" ${arm64:+--arm64} "$2" || die "$3 (log: $log-$2.log)"; }
+of_step=(${arm64:+--arm64})
 take "glibc $glibc" take_glibc "glibc $glibc's symbols could not be made"
 take "libstdc++" link_stdcxx "libstdc++ could not be linked"
-take "sources" fetch_sources "Debian's source packages could not be fetched"
+take "sources" take_sources "Debian's source packages could not be fetched"
 take "libraries" compile_archives "Debian's source packages could not be compiled"
-find "$work" -mindepth 1 -maxdepth 1 ! -name lib ! -name libc ! -name run -exec rm -rf {} +
-touch "$work/.complete"
-mv "$work" "$made"
-echo "$made"
+finish lib libc run

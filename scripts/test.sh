@@ -46,5 +46,5 @@ fi
 [[ $preset != release ]] || python_env venv tests/e2e/requirements.txt "the test clients"
 
 cd "$repo"
-# Two places a core, and one for a test that mostly waits: cmake/CoppiceTargets.cmake says how many a test takes.
+# Two places a core, and one for a test that mostly waits: cmake/CoppiceTests.cmake says how many a test takes.
 ctest --preset "$preset" -j $((2 * $(nproc) + 1)) "${filter[@]}" "$@" || die "Tests failed: see above."

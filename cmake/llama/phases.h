@@ -27,6 +27,11 @@
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+#elif defined(__APPLE__)
+// No header has them; libc++ waits with them, too.
+enum { COPPICE_COMPARE_AND_WAIT = 1, COPPICE_WAKE_ALL = 0x100 };
+int __ulock_wait(uint32_t operation, void* word, uint64_t value, uint32_t microseconds);
+int __ulock_wake(uint32_t operation, void* word, uint64_t unused);
 #endif
 
 enum {
@@ -94,6 +99,9 @@ static inline uint32_t coppice_bits(int n_threads) {
 static inline void coppice_sleep(uint32_t* word, uint32_t value, uint32_t bits) {
 #if defined(__linux__)
   syscall(SYS_futex, word, FUTEX_WAIT_BITSET_PRIVATE, value, (void*)0, (void*)0, bits);
+#elif defined(__APPLE__)
+  (void)bits;
+  __ulock_wait(COPPICE_COMPARE_AND_WAIT, word, value, 0);
 #else
   (void)word, (void)value, (void)bits;
   coppice_pause();
@@ -103,6 +111,9 @@ static inline void coppice_sleep(uint32_t* word, uint32_t value, uint32_t bits) 
 static inline void coppice_wake(uint32_t* word, int n, uint32_t bits) {
 #if defined(__linux__)
   syscall(SYS_futex, word, FUTEX_WAKE_BITSET_PRIVATE, n, (void*)0, (void*)0, bits);
+#elif defined(__APPLE__)
+  (void)n, (void)bits;
+  __ulock_wake(COPPICE_COMPARE_AND_WAIT | COPPICE_WAKE_ALL, word, 0);
 #else
   (void)word, (void)n, (void)bits;
 #endif
