@@ -28,7 +28,7 @@ struct ServeOptions {
   vision::ProjectorOptions projector;
   vision::Pictures::Limits pictures;
   std::optional<std::size_t> image_cache;  ///< pictures.row_bytes; none: by what is free
-  int most_pictures = 100;  ///< in a request
+  int most_pictures = 100;                 ///< in a request
   std::string chat_template;
   std::string chat_variables;  ///< JSON; empty: none
   std::string reasoning = "auto";

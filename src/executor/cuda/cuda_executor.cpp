@@ -282,8 +282,8 @@ class CudaExecutor final : public Executor {
     constexpr std::size_t kMostBlocks = std::numeric_limits<std::int32_t>::max() / attention::cuda::kBlockSize;
     const std::size_t blocks = std::min(bytes / page, kMostBlocks);  // slots are numbered in 32 bits
     if (blocks < 2) {
-      throw model::LoadError(fmt::format("a KV budget of {} bytes is too small: two blocks of {} tokens take {} bytes", bytes,
-                                         options_.block_size, 2 * page));
+      throw model::LoadError(fmt::format("a KV budget of {} bytes is too small: two blocks of {} tokens take {} bytes",
+                                         bytes, options_.block_size, 2 * page));
     }
     pool_ = DeviceMemory(blocks * page, "keys and values");
     info_.num_blocks = static_cast<std::int32_t>(blocks);
