@@ -264,9 +264,14 @@ asio::awaitable<void> Api::generate(const Dialect& dialect, HttpRequest& request
   std::unique_ptr<Preparation> preparation = co_await take_in(dialect, request, start);
   Prepared prepared = preparation->take();
   const GenerationTerms& asked = prepared.terms;
-  if (asked.cache_report && config_.cache_reports == CacheReports::kOff)
-    throw RequestError::unsupported("cache_report", "switched off by this server's operator");
-  check_echoes(prepared, config_.max_answer_bytes);
+  try {
+    if (asked.cache_report && config_.cache_reports == CacheReports::kOff)
+      throw RequestError::unsupported("cache_report", "switched off by this server's operator");
+    check_echoes(prepared, config_.max_answer_bytes);
+  } catch (const RequestError& e) {
+    counted(e);
+    throw;
+  }
   record.model = asked.model;
   record.prompt_tokens = static_cast<int>(prepared.prompt_tokens);
   const auto deadline = deadline_of(start, asked.timeout_seconds);
