@@ -22,6 +22,8 @@ constexpr double kForget = 0.1;
 constexpr double kWaitsOnTaken = 0.5, kAllTaken = 0.45;
 /// So much faster is no accident.
 constexpr double kFaster = 1.03;
+/// Seconds of steps that are long, on average over a window: decisions are few.
+constexpr double kLong = ThreadGovernor::kWindow / 2;
 /// A step of a trial with few threads takes long: never fewer than one in so many of those before.
 constexpr int kDeepest = 2;
 
@@ -48,6 +50,7 @@ bool ThreadGovernor::ran(double now, double seconds, int kind, int used) {
   window_.seconds += seconds;
   window_.expected += usual;
   window_.used = std::max(window_.used, used);
+  ++window_.steps;
   if (!trial_ && !before_) usual += kForget * (seconds - usual);
   if (window_.seconds >= kWindow) {
     decide(now);
@@ -63,16 +66,21 @@ void ThreadGovernor::decide(double now) {
   const double waiting = (seen_ - window_.delays) / window_.seconds, speed = window_.expected / window_.seconds;
   const int used = window_.used;
   took_ = window_.seconds;
+  long_steps_ = took_ >= window_.steps * kLong;
   window_ = {.delays = seen_};
   if (trial_) return judge(now, waiting, speed);
   if (waiting <= kLittle) wait_fewer_ = kFirstWait;
-  const int most_fewer = used - std::max(used / kDeepest, 1);
+  const int most_fewer = used - fewest(used);
   if (waiting > kMuch && waiting < kAllTaken * used && most_fewer > 0 && now >= next_fewer_) {
     const int taken = static_cast<int>(std::lround(waiting / kWaitsOnTaken));
     try_out(used - std::clamp(taken, std::min(fewer_, most_fewer), most_fewer), waiting, speed);
   } else if (n_ < most_ && used == n_ && now >= next_more_) {
     try_more(waiting, speed);
   }
+}
+
+int ThreadGovernor::fewest(int from) const {
+  return std::max(from / kDeepest, long_steps_ ? (most_ + 1) / 2 : 1);
 }
 
 void ThreadGovernor::try_more(double waiting, double speed) {
@@ -107,7 +115,7 @@ void ThreadGovernor::give_up(double now) {
   const Trial trial = *trial_;
   trial_.reset();
   n_ = trial.from;
-  if (!trial.more() && trial.to > std::max(trial.from / kDeepest, 1)) {
+  if (!trial.more() && trial.to > fewest(trial.from)) {
     fewer_ = 2 * (trial.from - trial.to);  // as long as one of the threads has a neighbour, all are as slow
     return;
   }

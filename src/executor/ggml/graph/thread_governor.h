@@ -7,6 +7,9 @@
 // they wait again: where that was no faster than all that there were before, these come back. Where every processor is
 // taken none is faster: all threads are kept, and where that is plain to see, fewer aren't tried.
 //
+// Steps about as long as a window or longer keep half of the threads. Two servers that each step down to the processors
+// that the other leaves free are content with any division of them. Where decisions are few, they drift to uneven ones.
+//
 // A step may be worth fewer threads than there are (step_cost.h). It says nothing about those that it didn't have.
 //
 // Plain arithmetic, without a clock or threads of its own. Not thread safe.
@@ -40,6 +43,7 @@ class ThreadGovernor {
     double seconds = 0, expected = 0;
     double delays = 0;  ///< when it began
     int used = 0;       ///< threads, the most of its steps
+    int steps = 0;
   };
   struct Trial {
     int from, to;           ///< threads
@@ -52,15 +56,17 @@ class ThreadGovernor {
   void try_more(double waiting, double speed);
   void try_out(int n, double waiting, double speed);
   void give_up(double now);
+  int fewest(int from) const;  ///< threads that are tried
 
   int most_, n_;
   std::function<double()> delays_;
   std::map<int, double> usual_;  ///< seconds of a step of each kind; as it was while trials last
   Window window_;
   std::optional<Trial> trial_;
-  double last_ = 0;  ///< step's end
-  double seen_ = 0;  ///< delays when they were read last
-  double took_ = 0;  ///< seconds of the last window
+  double last_ = 0;          ///< step's end
+  double seen_ = 0;          ///< delays when they were read last
+  double took_ = 0;          ///< seconds of the last window
+  bool long_steps_ = false;  ///< of the last window
   struct Before {
     int n;
     double speed;
