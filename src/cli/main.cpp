@@ -94,7 +94,8 @@ int main(int argc, char** argv) {
     std::abort();
   });
   CLI::App app("coppice: serves GGUF models from one shared tree of KV blocks", "coppice");
-  app.set_version_flag("--version", coppice::cli::version_text, "Print version, commit and instruction sets, and exit");
+  app.set_version_flag("--version,-V", coppice::cli::version_text,
+                       "Print version, commit and instruction sets, and exit");
   app.require_subcommand(1);
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);  // scripts append to their defaults
   app.failure_message(

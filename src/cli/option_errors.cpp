@@ -16,15 +16,17 @@ namespace coppice::cli {
 
 namespace {
 
-/// How many letters must be put in, left out or replaced to make `b` of `a`.
+/// How many letters must be put in, left out, replaced or swapped with the next to make `b` of `a`.
 std::size_t distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
+  std::vector<std::size_t> before, above, row(b.size() + 1);  // for each beginning of `b`; each row for a letter more
   std::iota(row.begin(), row.end(), 0U);
   for (std::size_t i = 0; i < a.size(); ++i) {
-    std::size_t corner = std::exchange(row[0], i + 1);
+    before = std::exchange(above, row);
+    row[0] = i + 1;
     for (std::size_t j = 0; j < b.size(); ++j) {
-      const std::size_t replaced = corner + (a[i] == b[j] ? 0 : 1);
-      corner = std::exchange(row[j + 1], std::min({replaced, row[j] + 1, row[j + 1] + 1}));
+      row[j + 1] = std::min({above[j] + (a[i] == b[j] ? 0 : 1), row[j] + 1, above[j + 1] + 1});
+      const bool swapped = i > 0 && j > 0 && a[i] == b[j - 1] && a[i - 1] == b[j];
+      if (swapped) row[j + 1] = std::min(row[j + 1], before[j - 1] + 1);
     }
   }
   return row.back();
@@ -56,7 +58,8 @@ std::string unknown_text(const CLI::App& command) {
     return fmt::format("{} is one argument too many", extras.empty() ? "something" : extras.front());
   const std::string name = option->substr(0, option->find('='));
   const std::vector<std::string> near = nearest(command, name);
-  std::string text = fmt::format("{}: {} has no such option", name, command.get_name());
+  const char* place = command.get_parent() == nullptr ? " before a command" : "";
+  std::string text = fmt::format("{}: {} has no such option{}", name, command.get_name(), place);
   if (!near.empty()) text += fmt::format("; did you mean {}?", fmt::join(near, ", or "));
   return text;
 }
@@ -68,7 +71,9 @@ std::string error_text(const CLI::App& app, const CLI::Error& error) {
   const auto parsed = std::ranges::find_if(commands, [](const CLI::App* command) { return command->parsed(); });
   std::string text = error.what();
   std::string help = "Run with --help for more information.";
-  if (parsed != commands.end()) {
+  if (!app.remaining().empty()) {
+    text = unknown_text(app);
+  } else if (parsed != commands.end()) {
     help = fmt::format("'coppice {} --help' tells all options.", (*parsed)->get_name());
     if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError)) text = unknown_text(**parsed);
   }

@@ -43,6 +43,14 @@ std::filesystem::path fetch(const std::string& name) {
   return pull::pull_from_ollama(client, registry, ollama_folder(), wanted, progress);
 }
 
+std::filesystem::path fetch_or_help(const std::string& name) try {
+  return fetch(name);
+} catch (const pull::WebFailure& e) {
+  if (!e.unreachable()) throw;
+  throw std::runtime_error(fmt::format(
+      "{} HTTPS_PROXY may name a proxy; 'coppice serve --model FILE' serves a file that came another way.", e.what()));
+}
+
 /// Without asking anybody.
 std::filesystem::path find_here(const std::string& name) {
   try {
@@ -70,7 +78,7 @@ void add_pull(CLI::App& app, int& exit_code) {
   command->add_flag("--offline", options->offline, "Ask nobody: say where the model lies, if it is here")
       ->envname("HF_HUB_OFFLINE");
   command->callback([options, &exit_code] {
-    const std::filesystem::path file = options->offline ? find_here(options->name) : fetch(options->name);
+    const std::filesystem::path file = options->offline ? find_here(options->name) : fetch_or_help(options->name);
     fmt::print("{}\n", file.string());
     exit_code = 0;
   });

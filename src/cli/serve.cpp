@@ -230,6 +230,7 @@ void load_and_run(ServeOptions& o, Opened opened, server::Server& server) {
                                  .adds_bos = opened.vocabulary->adds_before(),
                                  .adds_eos = opened.vocabulary->adds_after(),
                                  .most_pictures = opened.pictures ? o.most_pictures : 0};
+  if (server.ending()) throw Interrupted{};  // nothing is ready any more
   server.ready(std::make_shared<server::EngineModel>(facts, opened.vocabulary, opened.chat_template, engine,
                                                      std::move(opened.pictures)));
   const ServerEnd server_end{server, tier.get()};

@@ -101,7 +101,8 @@ void add_model_options(CLI::App& command, ServeOptions& o) {
       ->capture_default_str()
       ->group(group);
   command
-      .add_option("--threads,-t", o.ggml.n_threads, "Threads that compute (default: one for each core that is free)")
+      .add_option("--threads,-t", o.ggml.n_threads,
+                  "Threads that compute (default, also by 0 and -1: one for each core that is free)")
       ->transform(minus_one_as("0"))
       ->check(CLI::Range(0, 512))
       ->envname("LLAMA_ARG_THREADS")

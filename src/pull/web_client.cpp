@@ -11,6 +11,7 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/ssl/context.hpp>
+#include <boost/asio/ssl/error.hpp>
 #include <boost/asio/ssl/host_name_verification.hpp>
 #include <boost/asio/ssl/stream.hpp>
 #include <boost/asio/this_coro.hpp>
@@ -212,7 +213,10 @@ WebReply WebClient::ask(const WebRequest& request, const std::function<bool(cons
     try {
       reply = Exchange(*this, request, url, same_server(url, first)).run(begun, take);
     } catch (const boost::system::system_error& e) {
-      throw WebFailure(fmt::format("{} can't be asked: {}.", url.authority(), e.code().message()), true);
+      const std::optional<Proxy> proxy = proxy_for(url, variables_);
+      const std::string way = proxy ? " through the proxy " + proxy->at.authority() : "";
+      throw WebFailure(fmt::format("{} can't be asked{}: {}.", url.authority(), way, e.code().message()), true,
+                       e.code().category() != asio::error::get_ssl_category());
     }
     if (!server::is_redirection(reply.status)) return reply;
     const auto next = server::redirected(url, reply.field("location"));

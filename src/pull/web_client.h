@@ -26,11 +26,14 @@ namespace coppice::pull {
 class WebFailure : public std::runtime_error {
  public:
   /// `again`: it may be worth asking again.
-  WebFailure(const std::string& message, bool again) : std::runtime_error(message), again_(again) {}
+  WebFailure(const std::string& message, bool again, bool unreachable = false)
+      : std::runtime_error(message), again_(again), unreachable_(unreachable) {}
   bool again() const { return again_; }
+  /// The network failed, not what the server says.
+  bool unreachable() const { return unreachable_; }
 
  private:
-  bool again_;
+  bool again_, unreachable_;
 };
 
 struct WebRequest {

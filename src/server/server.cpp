@@ -182,7 +182,6 @@ void Server::Impl::begin_drain() {
   COPPICE_ASSERT(io_thread.mine());
   if (std::exchange(draining, true)) return;
   reload_timer.cancel();
-  ending = true;
   asio::co_spawn(io, drain(), kRethrow);
 }
 
@@ -277,6 +276,7 @@ void Server::model_ended() {
 }
 
 void Server::drain() {
+  impl_->ending = true;  // a loader learns it at once, however busy the io thread is
   asio::post(impl_->io, [impl = impl_.get()] { impl->begin_drain(); });
 }
 

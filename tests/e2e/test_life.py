@@ -30,11 +30,20 @@ def one_sentence(done: subprocess.CompletedProcess, *words: str):
 
 def test_help_and_version():
     assert run("--version").stdout.startswith("coppice ")
+    assert run("-V").stdout == run("--version").stdout
     done = run("serve", "--help")
     assert done.returncode == 0
     for option in ("--model", "--host", "--port", "--ctx", "--kv-bytes", "--max-batch", "--step-tokens", "--threads",
                    "--attention", "--share", "--alias", "--block-size", "--kv-format"):
         assert option in done.stdout
+    assert "default, also by 0 and -1" in " ".join(done.stdout.split())
+
+
+def test_options_before_a_command():
+    done = run("--hlep")
+    assert done.returncode == 2 and "--hlep: coppice has no such option before a command; did you mean --help?" in done.stderr, done.stderr
+    done = run("--port", "9000", "serve")
+    assert done.returncode == 2 and "--port: coppice has no such option before a command" in done.stderr, done.stderr
 
 
 def test_bad_command_lines():
@@ -154,6 +163,16 @@ def test_signal_ends_an_idle_server(number):
 def test_signal_while_loading():
     with Coppice("--kv-bytes", "64MiB", wait_ready=False) as server:
         assert server.end() == 0
+
+
+def test_signal_at_the_end_of_loading():
+    """While the first step is tried: the log does not say behind the signal that the server is ready."""
+    with Coppice("--kv-bytes", "64MiB", wait_ready=False) as server:
+        while (health := server.get("/health")[1])["status"] == "loading" and (health["stage"], health["progress"]) != ("starting", 1):
+            pass
+        assert server.end() == 0
+        _, signalled, behind = server.log.read_text().partition("signal 15")
+        assert signalled and "ready: " not in behind
 
 
 def test_drain_lets_a_stream_end_and_a_second_signal_does_not_wait():

@@ -206,7 +206,7 @@ REFUSED = """-ngl 99: --device; --n-gpu-layers 99: --device; -sm row: --device; 
 --context-shift: shifted; --slot-save-path a: cache; -tp 2: 2 not in; --flash-attn off: off not in; --dtype half: half not in;
 --reasoning-format none: none not in; -nocb: one pool; --props: read; --poll 50: sleep; --prio 2: nice; --swa-full: one pool; -fit off: --device; --gpt-oss-20b-default: coppice pull; --ctx-checkpoints 8: one pool; --cach-prompt: did you mean --cache-prompt?; -zz: one letter; -sps 0.5: cache; --draft-max 8: draft; -q awq: file; --quantization awq: file; --n-cpu-moe 3: --device; --cache-reuse 256: cache;
 --grammar a: request; --repeat-last-n 64: penalties; --log-file a: standard error; --tokenizer a: GGUF; --generation-config vllm: --temp;
---kv-byte 1GiB: did you mean --kv-bytes?; --threads-http 4: one thread; --kv-bytes 1XB: 1XB is no size;
+--kv-byte 1GiB: did you mean --kv-bytes?; --prot 8080: did you mean --port?; --threads-http 4: one thread; --kv-bytes 1XB: 1XB is no size;
 --kv-bytes 1.5.5GB: is no size; --kv-bytes GiB: is no size; --kv-bytes 1kiloB: is no size; --kv-bytes 99999999TB: is no size; --kv-bytes -5: -5 is no size;
 --port: its value is missing; one-more: one-more is one argument too many; --model b: --model; --max-connections 0: 0 not in range 1 to;
 --chat-template-kwargs {x: {x is no JSON object; --chat-template-kwargs []: [] is no JSON object; --chat-template-kwargs {"tools":[]}: tools is not a variable; --mirostat 2: --mirostat; -tp 1 --pipeline-parallel-size 2: 2 not in;

@@ -187,7 +187,8 @@ def secure(tmp_path):
 
 def test_https_checks_certificates(secure):
     machine, hubs = secure
-    machine.refused("hf:alice/Wood-GGUF", says=["can't be asked"], SSL_CERT_FILE="/etc/ssl/certs/ca-certificates.crt")
+    said = machine.refused("hf:alice/Wood-GGUF", says=["can't be asked"], SSL_CERT_FILE="/etc/ssl/certs/ca-certificates.crt")
+    assert "HTTPS_PROXY" not in said  # the network is not what fails
     machine.refused("hf:alice/Wood-GGUF", says=["no certificates of authorities"], SSL_CERT_FILE="/nowhere")
     assert hubs.asked == []
     machine.pulled("hf:alice/Wood-GGUF", SSL_CERT_FILE=str(CERTIFICATE))
@@ -222,7 +223,15 @@ def test_what_is_not_there(machine, hubs):
     machine.refused("oak:70b", says=["There is no oak:70b at"])
     for name in ("hf:alice", "hf:../../etc/passwd", "hf:alice/Wood-GGUF/../x.gguf", "oak/../../x", "hf:alice/Wood-GGUF/"):
         machine.refused(name, says=["is no model's name" if not name.startswith("hf:") else "is not hf:OWNER/REPO/FILE"])
-    machine.refused("oak:1b", says=["can't be asked"], COPPICE_OLLAMA_REGISTRY="http://127.0.0.1:1")
+
+
+def test_a_hub_that_cannot_be_reached(machine):
+    """The error says what there is to do."""
+    hints = ["HTTPS_PROXY", "serve --model FILE"]
+    machine.refused("oak:1b", says=["127.0.0.1:1 can't be asked: ", *hints], COPPICE_OLLAMA_REGISTRY="http://127.0.0.1:1")
+    machine.refused("hf:alice/Wood-GGUF", says=["hub.invalid can't be asked: ", *hints], HF_ENDPOINT="https://hub.invalid", SSL_CERT_FILE=str(CERTIFICATE))
+    machine.refused("hf:alice/Wood-GGUF", says=["hub.invalid can't be asked through the proxy 127.0.0.1:1: ", *hints], HF_ENDPOINT="https://hub.invalid",
+                    HTTPS_PROXY="http://127.0.0.1:1", SSL_CERT_FILE=str(CERTIFICATE))
 
 
 def test_progress_is_told(machine):

@@ -347,8 +347,7 @@ asio::awaitable<void> Api::handle(HttpRequest& request, ReplyWriter& out) {
 
 void Api::set_progress(std::string stage, double fraction) {
   COPPICE_ASSERT(io_thread_.mine());
-  stage_ = std::move(stage);
-  fraction_ = fraction;
+  loading_.set(std::move(stage), fraction, Loading::Clock::now());
 }
 
 void Api::set_ready(std::shared_ptr<Model> model) {
@@ -373,7 +372,9 @@ Model& Api::ready_model() const {
   COPPICE_ASSERT(io_thread_.mine());
   if (draining_) throw RequestError::shutting_down();
   if (!model_)
-    throw RequestError::unavailable(fmt::format("The model is loading ({} {:.0f} %).", stage_, fraction_ * 100));
+    throw RequestError::unavailable(
+        fmt::format("The model is loading ({} {:.0f} %).", loading_.stage(), loading_.fraction() * 100),
+        loading_.retry_after_s(Loading::Clock::now()));
   return *model_;
 }
 

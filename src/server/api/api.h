@@ -32,6 +32,7 @@
 #include "server/api/browser_guard.h"
 #include "server/api/cache/cache_feed.h"
 #include "server/api/cors.h"
+#include "server/api/loading.h"
 #include "server/api/metrics.h"
 #include "server/api/request_log.h"
 #include "server/api/responses/response_archive.h"
@@ -184,8 +185,7 @@ class Api final : public HttpHandler {
   int key_generation_ = 0;         ///< another one when keys have gone
   std::set<std::string> revoked_;  ///< tenants whose keys have gone
   std::string fingerprint_;        ///< once there is a model
-  std::string stage_ = "starting";
-  double fraction_ = 0;
+  Loading loading_;
   std::atomic<bool> draining_ = false;  ///< the worker reads it
   std::int64_t started_;                ///< seconds since 1970
 };

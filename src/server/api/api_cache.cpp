@@ -79,7 +79,8 @@ asio::awaitable<void> Api::cache_events(HttpRequest& request, ReplyWriter& out) 
     const auto now = engine::Clock::now();
     if (!model_) {
       const std::string text = fmt::format(
-          "data: {}\n\n", dump(JsonObject{{"loading", JsonObject{{"stage", stage_}, {"progress", fraction_}}}}));
+          "data: {}\n\n",
+          dump(JsonObject{{"loading", JsonObject{{"stage", loading_.stage()}, {"progress", loading_.fraction()}}}}));
       if (text != loading || now - last > kPing) co_await out.write(loading = text), last = now;
     } else {
       if (now >= next) co_await feed_.refresh(frame, *model_, make);

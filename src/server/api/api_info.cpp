@@ -20,7 +20,8 @@ asio::awaitable<void> Api::health(HttpRequest&, ReplyWriter& out) {
   if (draining_) {
     reply = {.status = 503, .body = dump({{"status", "draining"}})};
   } else if (!model_) {
-    reply = {.status = 503, .body = dump({{"status", "loading"}, {"stage", stage_}, {"progress", fraction_}})};
+    reply = {.status = 503,
+             .body = dump({{"status", "loading"}, {"stage", loading_.stage()}, {"progress", loading_.fraction()}})};
   } else {
     reply.body = dump(JsonObject{{"status", "ok"}});
   }

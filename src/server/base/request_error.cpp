@@ -40,9 +40,9 @@ RequestError RequestError::unsupported(const std::string& name, const std::strin
           "unsupported_parameter"};
 }
 
-RequestError RequestError::unavailable(const std::string& message) {
+RequestError RequestError::unavailable(const std::string& message, int retry_after_s) {
   RequestError error{503, message, "", "unavailable", Kind::kUnavailable};
-  error.retry_after_s_ = 1;
+  error.retry_after_s_ = retry_after_s;
   return error;
 }
 

@@ -34,8 +34,8 @@ class RequestError : public std::runtime_error {
                                 const std::string& code = "invalid_value");
   /// 400 for a field that this server doesn't have yet; an empty message says just that.
   static RequestError unsupported(const std::string& name, const std::string& message = "");
-  /// 503: loading, draining, stopped; worth asking again after 1 s.
-  static RequestError unavailable(const std::string& message);
+  /// 503: loading, draining, stopped; worth asking again after so many seconds.
+  static RequestError unavailable(const std::string& message, int retry_after_s = 1);
   static RequestError shutting_down();
   /// 500, 503, 504: not the client's fault.
   static RequestError server_error(int status, const std::string& message, const std::string& code = "");

@@ -30,7 +30,7 @@ TEST_F(ApiTest, HealthSaysHowFarLoadingIs) {
   for (const char* path : {"/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"}) {
     const HttpAnswer answer = post(path, "{}");
     EXPECT_EQ(answer.status, 503) << path;
-    EXPECT_EQ(answer.headers.at("retry-after"), "1");
+    EXPECT_EQ(answer.headers.at("retry-after"), "5");
     EXPECT_NE(answer.body.find("loading"), std::string::npos);
   }
   EXPECT_EQ(get("/v1/cache/stats").status, 503);
