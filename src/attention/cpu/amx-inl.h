@@ -1,11 +1,7 @@
-// Tiles of many queries with AMX, which multiplies bf16 and adds up f32. Each number is the sum of two bf16, so a
-// product is
-//   high * high + high * low + low * high + low * low
-// whose last term is left out: 2^-16 of the whole. An f16 is such a sum exactly; a code of int8 or turbo4 is one bf16.
-// Scores are keys x queries, so that softmax runs along vectors of queries; weighted values are weights x values. Slots
-// are gone through in stretches of AmxScratch::kStretch, whose keys and values are converted for all queries, and for
-// up to three columns of 16 queries at a time: AMX, vectors, AMX. Figures: docs/decisions.md, "AMX tiles". Included
-// once for each instruction set.
+// Tiles of many queries with AMX (amx_heads-inl.h), more than three columns of 16. Weighted values are values x
+// weights, both as softmax leaves them, so values are transposed, once for all columns. Columns are computed by twos,
+// in groups: while vectors weigh a group's scores, AMX multiplies the values of the group before and the keys of the
+// one behind. Included once for each instruction set.
 
 // clang-format off
 #if defined(COPPICE_AMX_INL) == defined(HWY_TARGET_TOGGLE)
@@ -19,13 +15,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
-#include <optional>
 
-#include "attention/cpu/ahead.h"
-#include "attention/cpu/amx_parts-inl.h"
-#include "attention/cpu/amx_scratch.h"
-#include "attention/cpu/softmax-inl.h"
-#include "attention/cpu/tile.h"
+#include "attention/cpu/amx_heads-inl.h"
 #include "simd/kernel-inl.h"
 
 #if COPPICE_SIMD_AMX
@@ -33,217 +24,106 @@
 HWY_BEFORE_NAMESPACE();
 namespace coppice::attention::HWY_NAMESPACE {
 
-constexpr int kColumn = AmxScratch::kColumn, kStretch = AmxScratch::kStretch;
-constexpr std::size_t kMostAhead = 512 * 1024;
+constexpr int kPairs = kStep / 2;  ///< of slots in a step
 
-/// States of some heads at a time, each of columns_ columns. REQUIRES: WholeTiles live.
 template <class Load>
-class AmxTile {
+class AmxTile : public AmxHeads<Load> {
  public:
-  AmxTile(const TileView& tile, AmxScratch& scratch)
-      : t_(tile),
-        s_(scratch),
-        dim_(tile.head_dim()),
-        n_queries_(tile.n_queries()),
-        columns_((n_queries_ + kColumn - 1) / kColumn) {
-    for (int q = 0; q < columns_ * kColumn; ++q) {  // padding sees what the last query sees
-      const RowInterval& row = t_.interval(std::min(q, n_queries_ - 1));
-      s_.lo(0)[q] = row.lo;
-      s_.hi(0)[q] = row.hi;
-    }
-  }
+  using AmxHeads<Load>::AmxHeads;
 
-  /// Heads whose states fit the scratch memory, and whose next keys and values fit L2 beside those at hand.
-  int heads_at_once() const {
-    const int fetched = static_cast<int>(kMostAhead / (2 * t_.bytes_of_head() * kStretch));
-    return std::clamp(std::min(AmxScratch::kMaxColumns / columns_, fetched), 1, t_.n_kv_head());
-  }
-  int passes() const { return 1; }
-  int slots_at_once(int slot) const { return std::min(kStretch, t_.end() - slot); }
-  void begin_heads(int kv_head, int n);
-  void begin_slots(int slot);
-  void set_queries(int kv_head, int i);
   void attend(int kv_head, int i, int slot, int n);
-  void store_states(int kv_head, int i) const;
+  void store_states(int kv_head, int index) const;
 
  private:
-  using F = hn::ScalableTag<float>;
+  using Heads = AmxHeads<Load>;
+  using F = AmxLanes;
+  using Heads::seen_;
+  using Heads::t_, Heads::s_, Heads::dim_, Heads::n_queries_, Heads::columns_, Heads::ahead_, Heads::lines_;
+  static constexpr int kProducts = kScaled<Load> ? 2 : 3;  ///< for one of whole numbers
 
-  void fetch_from(int slot);
-  void set_column(int column);
-  void set_keys(int kv_head, int first, int n);
   void set_values(int kv_head, int first, int n);
-  template <class At>
-  void find(At&& at, int first, int n, const std::byte** rows) const;
   template <int N>
-  void attend_columns(int first_column, const int* which, int first, int n);
+  void attend_groups(int first_column, const int* which, int groups, int first, int n);
+  template <int N, class Work>
+  void multiply_keys(const int* columns, int buffer, int step, Work&& work);
+  template <int N, class Work>
+  void multiply_values(const int* columns, int buffer, int steps, Work&& work);
+  template <int N, int Tiles, class Work>
+  void multiply_values(const int* columns, int buffer, int tile, int steps, Work&& work);
+  OnlineSoftmax<F> take_scores(float* score, int column, int interval, int first, int n);
   template <int N>
-  void multiply_keys(const int* columns, int n);
-  template <int N>
-  void multiply_values(int n);
-  OnlineSoftmax<F> take_scores(int place, int column, int interval, int first, int n);
+  int weigh_some(OnlineSoftmax<F>* softmax, int buffer, int next, int end, int n);
   template <bool Whole>
-  void weigh(OnlineSoftmax<F>& softmax, int place, int step, int n);
-  void take_values(int place, int column);
-
-  const TileView& t_;
-  AmxScratch& s_;
-  int dim_, n_queries_, columns_;
-  int first_head_ = 0, n_heads_ = 0;  ///< of those that are gone through together
-  std::optional<Ahead> ahead_;
-  int lines_ = 0;                                              ///< fetched at a time
-  alignas(64) float rescale_[AmxScratch::kTogether][kColumn];  ///< what a column's states are scaled by
+  void weigh(OnlineSoftmax<F>& softmax, float* scores, const float* scales, int pairs, int left);
 };
 
 template <class Load>
-void AmxTile<Load>::fetch_from(int slot) {
-  ahead_.emplace(t_, first_head_, t_.bytes_of_head() * static_cast<std::size_t>(n_heads_), slot,
-                 std::clamp(t_.end() - slot, 0, kStretch));
-}
-
-template <class Load>
-void AmxTile<Load>::begin_heads(int kv_head, int n) {
-  first_head_ = kv_head;
-  n_heads_ = n;
-  fetch_from(t_.begin());
-  ahead_->fetch(ahead_->lines());
-}
-
-template <class Load>
-void AmxTile<Load>::begin_slots(int slot) {
-  fetch_from(slot + kStretch);
-  const int times = n_heads_ * columns_ * (kStretch / 2);
-  lines_ = (ahead_->lines() + times - 1) / times;
-}
-
-template <class Load>
-void AmxTile<Load>::set_queries(int kv_head, int i) {
-  const int first_column = i * columns_;
-  for (int column = 0; column < columns_; ++column) {
-    for (int row = 0; row < kColumn; ++row) {
-      const int q = column * kColumn + row;
-      std::fill_n(s_.query(row), s_.padded(), 0.0F);
-      if (q >= n_queries_) continue;
-      take_query<Load>(t_.query(kv_head, q), t_.heads().scale * kLog2E, dim_, s_.query(row));
-    }
-    set_column(first_column + column);
-  }
-  std::fill_n(s_.acc(first_column), std::ptrdiff_t{columns_} * kColumn * s_.padded(), 0.0F);
-  std::fill_n(s_.max(first_column), columns_ * kColumn, -std::numeric_limits<float>::infinity());
-  std::fill_n(s_.sum(first_column), columns_ * kColumn, 0.0F);
-}
-
-/// Sixteen queries become parts, as AMX tiles.
-template <class Load>
-void AmxTile<Load>::set_column(int column) {
-  for (int step = 0; step < s_.steps(); ++step) {
-    __m512i high[kColumn], low[kColumn];
-    for (int i = 0; i < kColumn; ++i) {
-      const float* from = s_.query(i) + step * kStep;
-      const Parts parts(_mm512_load_ps(from), _mm512_load_ps(from + 16));
-      high[i] = parts.high;
-      low[i] = parts.low;
-    }
-    simd::HWY_NAMESPACE::transpose(high);
-    simd::HWY_NAMESPACE::transpose(low);
-    std::uint16_t* to = s_.queries(column, step);
-    for (int i = 0; i < kTileRows; ++i) {
-      _mm512_store_si512(to + i * kStep, high[i]);
-      _mm512_store_si512(to + kTileSize + i * kStep, low[i]);
-    }
-  }
-}
-
-/// Where a head's keys or values of slots [first, first + n), n <= 16, lie; the last one again behind them. at(block):
-/// those of a block's first slot.
-template <class Load>
-template <class At>
-void AmxTile<Load>::find(At&& at, int first, int n, const std::byte** rows) const {
-  int block = t_.block_of(first), in_block = t_.place_of(first);
-  for (int i = 0; i < n; ++block, in_block = 0) {
-    const std::byte* row = at(block) + t_.row_bytes() * static_cast<std::size_t>(in_block);
-    for (; in_block < t_.block_size() && i < n; ++in_block, ++i, row += t_.row_bytes()) rows[i] = row;
-  }
-  for (int i = n; i < 16; ++i) rows[i] = rows[n - 1];
-}
-
-template <class Load>
-void AmxTile<Load>::set_keys(int kv_head, int first, int n) {
-  const std::byte* rows[kTileRows];
-  for (int k = 0; k < n; k += kTileRows) {
-    find([&](int block) { return t_.keys(block, kv_head); }, first + k, std::min(kTileRows, n - k), rows);
-    if constexpr (kScaled<Load>) {
-      for (int i = 0; i < kTileRows; ++i) s_.key_scales()[k + i] = finite_scale_of(rows[i]);
-    }
-    for (int at = 0; at < dim_; at += kStep) {
-      std::uint16_t* to = s_.keys(k / kTileRows, at / kStep);
-      const bool half = at + 16 >= dim_;
-      for (int i = 0; i < kTileRows; ++i) {
-        store_loaded<Load>(load_16<Load>(rows[i], at), half ? _mm512_setzero_ps() : load_16<Load>(rows[i], at + 16), to,
-                           i);
-      }
-    }
-  }
-}
-
-template <class Load>
 void AmxTile<Load>::set_values(int kv_head, int first, int n) {
-  const std::byte* rows[kTileRows];
-  for (int k = 0; k < n; k += kTileRows) {
-    find([&](int block) { return t_.values(block, kv_head); }, first + k, std::min(kTileRows, n - k), rows);
+  const std::byte* rows[kStep];
+  for (int k = 0; k < n; k += kStep) {
+    this->template find<kStep>([&](int block) { return t_.values(block, kv_head); }, first + k, std::min(kStep, n - k),
+                               rows);
     if constexpr (kScaled<Load>) {
-      for (int i = 0; i < kTileRows; ++i) s_.value_scales()[k + i] = finite_scale_of(rows[i]);
+      for (int i = 0; i < kStep; ++i) s_.value_scales()[k + i] = finite_scale_of(rows[i]);
     }
     for (int at = 0; at < dim_; at += 16) {
-      std::uint16_t* to = s_.values(k / kStep, at / 16);
-      for (int i = 0; i < kTileRows; i += 2) {
-        store_loaded<Load>(load_16<Load>(rows[i], at), load_16<Load>(rows[i + 1], at), to, (k % kStep + i) / 2);
+      __m512i high[kTileRows], low[kTileRows];
+      for (int i = 0; i < kTileRows; ++i) {
+        const Parts parts(load_16<Load>(rows[2 * i], at), load_16<Load>(rows[2 * i + 1], at));
+        high[i] = parts.high;
+        low[i] = parts.low;
       }
+      store_transposed<!kScaled<Load>>(high, low, s_.values(k / kStep, at / 16));
     }
   }
 }
 
-/// Scores of N columns.
+/// Scores of N columns, 32 slots. work(): what vectors do meanwhile, piece by piece.
 template <class Load>
-template <int N>
-void AmxTile<Load>::multiply_keys(const int* columns, int n) {
-  for (int tile = 0; tile * kTileRows < n; ++tile) {
-    clear_tiles<N>();
-    for (int step = 0; step < s_.steps(); ++step) {
-      multiply_shared<N, false, !kScaled<Load>>(s_.keys(tile, step),
-                                                [&](int i) HWY_ATTR { return s_.queries(columns[i], step); });
-    }
-    store_tiles<N>(s_.scores(0) + tile * kTileRows * kColumn, s_.scores(1) - s_.scores(0));
+template <int N, class Work>
+void AmxTile<Load>::multiply_keys(const int* columns, int buffer, int step, Work&& work) {
+  clear_tiles<2, N>();
+  for (int at = 0; at < s_.steps(); ++at) {
+    multiply<2, N, !kScaled<Load>, kPlain>([&](int i) HWY_ATTR { return s_.keys(2 * step + i, at); },
+                                           [&](int i) HWY_ATTR { return s_.queries(columns[i], at); }, work);
   }
+  store_tiles<2, N>([&](int i, int k) HWY_ATTR { return s_.scores(buffer, k, step) + i * kTileRows * kColumn; });
 }
 
-/// Weighted values of N columns.
+/// Adds N columns' weighted values to their sums.
 template <class Load>
-template <int N>
-void AmxTile<Load>::multiply_values(int n) {
-  for (int tile = 0; tile * 16 < dim_; ++tile) {
-    clear_tiles<N>();
-    for (int step = 0; step * kStep < n; ++step) {
-      multiply_shared<N, true, !kScaled<Load>>(s_.values(step, tile),
-                                               [&](int i) HWY_ATTR { return s_.weights(i, step); });
-    }
-    store_tiles<N>(s_.sums(0) + tile * kTileRows * kColumn, s_.sums(1) - s_.sums(0));
-  }
+template <int N, class Work>
+void AmxTile<Load>::multiply_values(const int* columns, int buffer, int steps, Work&& work) {
+  int tile = 0;
+  for (; (tile + 2) * 16 <= dim_; tile += 2) multiply_values<N, 2>(columns, buffer, tile, steps, work);
+  if (tile * 16 < dim_) multiply_values<N, 1>(columns, buffer, tile, steps, work);
 }
 
-/// A column's scores are there: hides what it doesn't see, and finds the largest ones.
 template <class Load>
-HWY_INLINE OnlineSoftmax<hn::ScalableTag<float>> AmxTile<Load>::take_scores(int place, int column, int interval,
-                                                                            int first, int n) {
-  const __m512i lo = _mm512_load_si512(s_.lo(interval)), hi = _mm512_load_si512(s_.hi(interval));
+template <int N, int Tiles, class Work>
+HWY_INLINE void AmxTile<Load>::multiply_values(const int* columns, int buffer, int tile, int steps, Work&& work) {
+  const auto sums = [&](int i, int k) HWY_ATTR { return s_.acc(columns[k]) + (tile + i) * 16 * kColumn; };
+  load_tiles<Tiles, N>(sums);
+  for (int step = 0; step < steps; ++step) {
+    multiply<Tiles, N, !kScaled<Load>, kWoven>([&](int i) HWY_ATTR { return s_.values(step, tile + i); },
+                                               [&](int i) HWY_ATTR { return s_.weights(buffer, i, step); }, work);
+  }
+  store_tiles<Tiles, N>(sums);
+}
+
+/// A column's scores are there: hides what it doesn't see, finds the largest ones, and brings the states to these.
+template <class Load>
+HWY_INLINE OnlineSoftmax<AmxLanes> AmxTile<Load>::take_scores(float* score, int column, int interval, int first,
+                                                              int n) {
   const __m512 none = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
-  const bool masked = _mm512_reduce_max_epi32(lo) > first || _mm512_reduce_min_epi32(hi) < first + n;
-  float* score = s_.scores(place);
+  const typename Heads::Seen& seen = seen_[interval];
+  const bool masked = seen.from_all > first || seen.to_all < first + n;
   const float* scales = s_.key_scales();
   __m512 best = none;
   const float softcap = t_.heads().softcap;
-  const auto cap = hn::Set(F(), softcap * kLog2E);
   if (masked || kScaled<Load> || softcap > 0) {
+    const __m512i lo = _mm512_load_si512(s_.lo(interval)), hi = _mm512_load_si512(s_.hi(interval));
+    const auto cap = hn::Set(F(), softcap * kLog2E);
     for (int k = 0; k < n; ++k, score += kColumn) {
       __m512 x = _mm512_load_ps(score);
       if constexpr (kScaled<Load>) x = _mm512_mul_ps(x, _mm512_set1_ps(scales[k]));
@@ -265,105 +145,118 @@ HWY_INLINE OnlineSoftmax<hn::ScalableTag<float>> AmxTile<Load>::take_scores(int 
     for (; k < n; ++k, score += kColumn) best = _mm512_max_ps(best, _mm512_load_ps(score));
     best = _mm512_max_ps(_mm512_max_ps(best, second), _mm512_max_ps(third, fourth));
   }
-  return {F(), hn::Load(F(), s_.max(column)), hn::Vec<F>{best}};
+  const auto max = hn::Load(F(), s_.max(column));
+  const OnlineSoftmax<F> softmax(F(), max, hn::Vec<F>{best});
+  if (hn::AllFalse(F(), hn::Gt(softmax.max(), max))) return softmax;
+  const auto rescale = softmax.rescale();
+  float* acc = s_.acc(column);
+  for (int i = 0; i < dim_; ++i, acc += kColumn) hn::Store(hn::Mul(hn::Load(F(), acc), rescale), F(), acc);
+  hn::Store(hn::Mul(hn::Load(F(), s_.sum(column)), rescale), F(), s_.sum(column));
+  hn::Store(softmax.max(), F(), s_.max(column));
+  return softmax;
 }
 
-/// Scores of 32 slots, those below n, become weights.
+/// Scores of some pairs of slots become weights, in their place. Of the slots those below `left` count.
 template <class Load>
 template <bool Whole>
-HWY_INLINE void AmxTile<Load>::weigh(OnlineSoftmax<F>& softmax, int place, int step, int n) {
-  const float *score = s_.scores(place) + step * kStep * kColumn, *scales = s_.value_scales() + step * kStep;
-  const int left = n - step * kStep;
+HWY_INLINE void AmxTile<Load>::weigh(OnlineSoftmax<F>& softmax, float* scores, const float* scales, int pairs,
+                                     int left) {
+  OnlineSoftmax<F> local = softmax;
   const auto weight = [&](int k) HWY_ATTR {
     if (!Whole && k >= left) return _mm512_setzero_ps();
-    const __m512 p = softmax.weight(hn::Load(F(), score + k * kColumn)).raw;
+    const __m512 p = local.weight(hn::Load(F(), scores + k * kColumn)).raw;
     return kScaled<Load> ? _mm512_mul_ps(p, _mm512_set1_ps(scales[k])) : p;
   };
-  __m512i high[kTileRows], low[kTileRows];
-  for (int r = 0; r < kTileRows; ++r) {
-    ahead_->fetch(lines_);
-    const __m512 even = weight(2 * r), odd = weight(2 * r + 1);
+  ahead_->fetch(lines_ * pairs);
+  for (int i = 0; i < pairs; ++i) {
+    const __m512 even = weight(2 * i), odd = weight(2 * i + 1);
     const Parts parts(even, odd);
-    high[r] = parts.high;
-    low[r] = parts.low;
+    _mm512_store_si512(scores + 2 * i * kColumn, parts.high);
+    _mm512_store_si512(scores + (2 * i + 1) * kColumn, parts.low);
   }
-  simd::HWY_NAMESPACE::transpose(high);
-  simd::HWY_NAMESPACE::transpose(low);
-  std::uint16_t* to = s_.weights(place, step);
-  for (int r = 0; r < kTileRows; ++r) {
-    _mm512_store_si512(to + r * kStep, high[r]);
-    _mm512_store_si512(to + kTileSize + r * kStep, low[r]);
-  }
-}
-
-template <class Load>
-HWY_INLINE void AmxTile<Load>::take_values(int place, int column) {
-  const int tiles = dim_ / 16, padded = s_.padded();
-  const float* sums = s_.sums(place);
-  float* acc = s_.acc(column);
-  for (int q = 0; q < kColumn; ++q, acc += padded, sums += 16) {
-    const __m512 rescale = _mm512_set1_ps(rescale_[place][q]);
-    for (int i = 0; i < tiles; ++i) {
-      const __m512 x = _mm512_fmadd_ps(_mm512_load_ps(acc + i * 16), rescale, _mm512_load_ps(sums + i * 256));
-      _mm512_store_ps(acc + i * 16, x);
-    }
-  }
+  softmax = local;
 }
 
 template <class Load>
 void AmxTile<Load>::attend(int kv_head, int index, int first, int n) {
-  set_keys(kv_head, first, n);
+  this->set_keys(kv_head, first, n);
   set_values(kv_head, first, n);
   const int first_column = index * columns_;
-  int visible[AmxScratch::kMaxColumns], count = 0;  // of a chunk's rows, some stand before these slots
-  for (int i = 0; i < columns_; ++i) {
-    const int lo = *std::min_element(s_.lo(i), s_.lo(i) + kColumn),
-              hi = *std::max_element(s_.hi(i), s_.hi(i) + kColumn);
-    if (hi > first && lo < first + n) visible[count++] = i;
-  }
-  for (int i = 0; i < count; i += AmxScratch::kTogether) {
-    switch (std::min(AmxScratch::kTogether, count - i)) {
-      case 1:
-        attend_columns<1>(first_column, visible + i, first, n);
-        break;
-      case 2:
-        attend_columns<2>(first_column, visible + i, first, n);
-        break;
-      default:
-        attend_columns<3>(first_column, visible + i, first, n);
-    }
-  }
+  int visible[AmxScratch::kMaxColumns];
+  const int count = this->find_visible(first, n, visible);
+  if (count > 1) attend_groups<2>(first_column, visible, count / 2, first, n);
+  if (count % 2 != 0) attend_groups<1>(first_column, visible + count - 1, 1, first, n);
 }
 
-/// N columns of a head. `which`: they count from the head's first one.
+/// Groups of N columns of a head. `which`: they count from the head's first one. While vectors weigh a group's scores,
+/// the tiles multiply the values of the group before and the keys of the one behind.
 template <class Load>
 template <int N>
-void AmxTile<Load>::attend_columns(int first_column, const int* which, int first, int n) {
-  int columns[N];
-  for (int i = 0; i < N; ++i) columns[i] = first_column + which[i];
-  multiply_keys<N>(columns, n);
-  for (int i = 0; i < N; ++i) {
-    OnlineSoftmax<F> softmax = take_scores(i, columns[i], which[i], first, n);
-    int step = 0;
-    for (; (step + 1) * kStep <= n; ++step) weigh<true>(softmax, i, step, n);
-    if (step * kStep < n) weigh<false>(softmax, i, step, n);
-    const auto rescale = softmax.rescale();
-    hn::Store(rescale, F(), rescale_[i]);
-    hn::Store(softmax.max(), F(), s_.max(columns[i]));
-    hn::Store(hn::MulAdd(hn::Load(F(), s_.sum(columns[i])), rescale, softmax.total()), F(), s_.sum(columns[i]));
+void AmxTile<Load>::attend_groups(int first_column, const int* which, int groups, int first, int n) {
+  const int steps = (n + kStep - 1) / kStep, total = steps * N * kPairs;
+  int columns[AmxScratch::kMaxColumns];
+  for (int i = 0; i < groups * N; ++i) columns[i] = first_column + which[i];
+  for (int step = 0; step < steps; ++step) multiply_keys<N>(columns, 0, step, [] {});
+  for (int group = 0; group < groups; ++group) {
+    const int* own = columns + group * N;
+    const int buffer = group % 2, other = 1 - buffer;
+    OnlineSoftmax<F> softmax[N];
+    for (int i = 0; i < N; ++i) {
+      softmax[i] = take_scores(s_.scores(buffer, i, 0), own[i], own[i] - first_column, first, n);
+    }
+    int next = 0;
+    const auto weigh_until = [&](int end) HWY_ATTR {
+      while (next < end) next += weigh_some<N>(softmax, buffer, next, end, n);
+    };
+    const bool before = group > 0, behind = group + 1 < groups;
+    const int pieces = steps * kProducts * ((before ? (dim_ + 31) / 32 : 0) + (behind ? s_.steps() : 0));
+    const int at_once = pieces > 0 ? (total + pieces - 1) / pieces : total;
+    const auto work = [&]() HWY_ATTR { weigh_until(std::min(next + at_once, total)); };
+    if (before) multiply_values<N>(own - N, other, steps, work);
+    if (behind) {
+      for (int step = 0; step < steps; ++step) multiply_keys<N>(own + N, other, step, work);
+    }
+    weigh_until(total);
+    for (int i = 0; i < N; ++i) {
+      float* sum = s_.sum(own[i]);
+      hn::Store(hn::Add(hn::Load(F(), sum), softmax[i].total()), F(), sum);
+    }
   }
-  multiply_values<N>(n);
-  for (int i = 0; i < N; ++i) take_values(i, columns[i]);
+  multiply_values<N>(columns + (groups - 1) * N, (groups - 1) % 2, steps, [] {});
+}
+
+/// Of a group's pairs of slots, which are numbered step by step and of these column by column, some of [next, end).
+/// Returns how many.
+template <class Load>
+template <int N>
+HWY_INLINE int AmxTile<Load>::weigh_some(OnlineSoftmax<F>* softmax, int buffer, int next, int end, int n) {
+  const int step = next / (N * kPairs), i = next / kPairs % N, pair = next % kPairs;
+  const int pairs = std::min(kPairs - pair, end - next), slot = step * kStep + 2 * pair;
+  float* scores = s_.scores(buffer, i, 0) + slot * kColumn;
+  const float* scales = s_.value_scales() + slot;
+  if ((step + 1) * kStep <= n) {
+    weigh<true>(softmax[i], scores, scales, pairs, 0);
+  } else {
+    weigh<false>(softmax[i], scores, scales, pairs, n - slot);
+  }
+  return pairs;
 }
 
 template <class Load>
-void AmxTile<Load>::store_states(int kv_head, int i) const {
-  const int first_column = i * columns_;
-  for (int q = 0; q < n_queries_; ++q) {
-    float* to = t_.state(kv_head, q);
-    std::copy_n(s_.acc(first_column) + std::ptrdiff_t{q} * s_.padded(), dim_, to);
-    to[dim_] = s_.max(first_column)[q] * kLn2;
-    to[dim_ + 1] = s_.sum(first_column)[q];
+void AmxTile<Load>::store_states(int kv_head, int index) const {
+  for (int i = 0; i < columns_; ++i) {
+    const int column = index * columns_ + i, n = std::min(kColumn, n_queries_ - i * kColumn);
+    for (int at = 0; at < dim_; at += 16) {
+      __m512i values[kColumn];
+      for (int k = 0; k < 16; ++k) values[k] = _mm512_load_si512(s_.acc(column) + (at + k) * kColumn);
+      simd::HWY_NAMESPACE::transpose(values);
+      for (int q = 0; q < n; ++q) _mm512_storeu_si512(t_.state(kv_head, i * kColumn + q) + at, values[q]);
+    }
+    for (int q = 0; q < n; ++q) {
+      float* to = t_.state(kv_head, i * kColumn + q) + dim_;
+      to[0] = s_.max(column)[q] * kLn2;
+      to[1] = s_.sum(column)[q];
+    }
   }
 }
 

@@ -15,11 +15,12 @@ namespace coppice::attention {
 /// zeros.
 class AmxScratch {
  public:
-  static constexpr int kColumn = 16;      ///< queries whose products are one AMX tile wide
-  static constexpr int kTogether = 3;     ///< columns for which AMX tiles of keys and values are loaded once
-  static constexpr int kMaxColumns = 32;  ///< of all key heads that are computed at a time; at least one head's
-  static constexpr int kStretch = 128;    ///< of blocks that follow each other: weighed together
-  static constexpr int kStep = 32;        ///< values, or slots, that one AMX instruction sums up
+  static constexpr int kColumn = 16;                 ///< queries whose products are one AMX tile wide
+  static constexpr int kFew = 3;                     ///< columns, whose tiles are of another kind (amx_few-inl.h)
+  static constexpr int kTogether = 2;                ///< columns for which AMX tiles of keys and values are loaded once
+  static constexpr int kMaxColumns = 32;             ///< of all key heads that are computed at a time; at least one's
+  static constexpr int kStretch = 128;               ///< of blocks that follow each other: weighed together
+  static constexpr int kStep = 32;                   ///< values, or slots, that one AMX instruction sums up
   static constexpr int kParts = 2, kTileSize = 512;  ///< bf16
 
   explicit AmxScratch(const HeadShape& heads);
@@ -30,21 +31,31 @@ class AmxScratch {
   }
   /// [16 slots][step][part]: rows of 32 values, one for each slot.
   std::uint16_t* keys(int slots16, int step) { return keys_.get() + (slots16 * steps_ + step) * kParts * kTileSize; }
-  /// [32 slots][16 values][part]: rows of pairs of slots, 16 values wide.
+  /// [32 slots][16 values][part]: rows of 32 slots, one for each value. Of few columns: rows of pairs of slots, 16
+  /// values wide.
   std::uint16_t* values(int slots32, int values16) {
     return values_.get() + (slots32 * 2 * steps_ + values16) * kParts * kTileSize;
   }
-  /// [kTogether][32 slots][part]: rows of 32 slots, one for each query.
-  std::uint16_t* weights(int i, int slots32) {
+  /// [2: groups of columns take turns][kTogether][32 slots]: [32][16 queries]
+  float* scores(int buffer, int i, int slots32) {
+    return scores_.get() + ((buffer * kTogether + i) * kStretch + slots32 * kStep) * kColumn;
+  }
+  /// In the same place: rows of pairs of slots, 16 queries wide, each row's high part before its low one.
+  std::uint16_t* weights(int buffer, int i, int slots32) {
+    return reinterpret_cast<std::uint16_t*>(scores(buffer, i, slots32));
+  }
+
+  /// Of few columns: [kFew][32 slots][part]: rows of 32 slots, one for each query.
+  std::uint16_t* few_weights(int i, int slots32) {
     return weights_.get() + (i * (kStretch / kStep) + slots32) * kParts * kTileSize;
   }
-  float* scores(int i) { return scores_.get() + i * kStretch * kColumn; }  ///< [kTogether][kStretch][16 queries]
-  float* sums(int i) {
-    return sums_.get() + i * kColumn * padded();
-  }  ///< [kTogether][16 values][16 queries][16 values]
+  float* few_scores(int i) { return scores_.get() + i * kStretch * kColumn; }  ///< [kFew][kStretch][16 queries]
+  float* sums(int i) { return sums_.get() + i * kColumn * padded(); }  ///< [kFew][16 values][16 queries][16 values]
 
   float* query(int i) { return query_.get() + i * padded(); }  ///< [16][padded()]: a column's, still f32
-  float* acc(int column) { return acc_.get() + std::ptrdiff_t{column} * kColumn * padded(); }  ///< [16][padded()]
+  float* acc(int column) {
+    return acc_.get() + std::ptrdiff_t{column} * kColumn * padded();
+  }  ///< [padded()][16]; few: [16][padded()]
   float* max(int column) { return max_ + column * kColumn; }
   float* sum(int column) { return sum_ + column * kColumn; }
   std::int32_t* lo(int column) { return lo_ + column * kColumn; }  ///< of a head's columns

@@ -70,6 +70,7 @@ class OnlineSoftmax {
  public:
   using V = hn::Vec<D>;
 
+  OnlineSoftmax() = default;
   /// old_max: the largest score so far, -inf at first. best: the largest of the new ones, -inf if the query sees none.
   HWY_INLINE OnlineSoftmax(D d, V old_max, V best)
       : d_(d),

@@ -8,6 +8,7 @@
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
 // After foreach_target.
 #include "attention/cpu/amx-inl.h"
+#include "attention/cpu/amx_few-inl.h"
 #include "attention/cpu/few-inl.h"
 #include "attention/cpu/many-inl.h"
 #include "attention/cpu/many_float-inl.h"
@@ -60,9 +61,11 @@ std::uint64_t attend(const TileInput& input, TileScratch& scratch) {
     constexpr int kAmxQueries = 9;
     if (scratch.amx() && simd::amx() && t.n_queries() >= kAmxQueries) {
       const simd::HWY_NAMESPACE::WholeTiles shape;
-      return go_through(t, AmxTile<Load>(t, *scratch.amx()));
+      const bool few = t.n_queries() <= AmxScratch::kFew * AmxScratch::kColumn;
+      return few ? go_through(t, AmxFewTile<Load>(t, *scratch.amx())) : go_through(t, AmxTile<Load>(t, *scratch.amx()));
     }
 #endif
+    COPPICE_ASSERT(t.n_queries() <= TileScratch::kMaxQueries);  // AMX takes more
     const bool many = 4 * t.n_queries() >= 3 * static_cast<int>(hn::Lanes(hn::ScalableTag<float>()));
     return many ? go_through(t, ManyTile<Load, Products>(t, scratch)) : go_through(t, FewTile<Load>(t, scratch));
   });
@@ -137,7 +140,8 @@ TileScratch::TileScratch(const HeadShape& heads, int block_size) {
 }
 
 int max_tile_rows(const HeadShape& heads) {
-  return std::max(1, TileScratch::kMaxQueries / heads.heads_per_kv());
+  const int queries = simd::amx() ? AmxScratch::kMaxColumns * AmxScratch::kColumn : TileScratch::kMaxQueries;
+  return std::max(1, queries / heads.heads_per_kv());
 }
 
 std::uint64_t attend_tile(const TileInput& tile, TileScratch& scratch) {
