@@ -108,12 +108,19 @@ TEST(ThreadGovernor, LongStepsKeepHalfOfTheThreads) {
   std::mt19937 random(seed);
   double delays = 0, now = 0;
   ThreadGovernor governor(15, [&] { return delays; });
-  for (int i = 0; i < 10'000; ++i) {
-    const double seconds = std::uniform_real_distribution(0.05, 0.3)(random);
+  const auto run = [&](double least, double most, int kind) {
+    const double seconds = std::uniform_real_distribution(least, most)(random);
     now += seconds;
     delays += seconds * std::uniform_real_distribution(0.0, 0.6)(random) * governor.n_threads();
-    governor.ran(now, seconds, 1, governor.n_threads());
-    ASSERT_GE(governor.n_threads(), 8);
+    governor.ran(now, seconds, kind, governor.n_threads());
+  };
+  for (int i = 0; i < 100; ++i) {
+    for (int k = 0; k < 1'000; ++k) run(0.001, 0.003, /*kind=*/1);  // these may have fewer
+    for (int k = 0; k < 4; ++k) run(0.05, 0.3, /*kind=*/512);       // of which trials may be left
+    for (int k = 0; k < 100; ++k) {
+      run(0.05, 0.3, /*kind=*/512);
+      ASSERT_GE(governor.n_threads(), 8);
+    }
   }
 }
 

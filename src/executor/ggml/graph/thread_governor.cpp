@@ -70,6 +70,10 @@ void ThreadGovernor::decide(double now) {
   window_ = {.delays = seen_};
   if (trial_) return judge(now, waiting, speed);
   if (waiting <= kLittle) wait_fewer_ = kFirstWait;
+  if (long_steps_ && n_ < (most_ + 1) / 2) {  // short steps had fewer
+    n_ = (most_ + 1) / 2;
+    return;
+  }
   const int most_fewer = used - fewest(used);
   if (waiting > kMuch && waiting < kAllTaken * used && most_fewer > 0 && now >= next_fewer_) {
     const int taken = static_cast<int>(std::lround(waiting / kWaitsOnTaken));

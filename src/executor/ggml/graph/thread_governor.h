@@ -7,7 +7,7 @@
 // they wait again: where that was no faster than all that there were before, these come back. Where every processor is
 // taken none is faster: all threads are kept, and where that is plain to see, fewer aren't tried.
 //
-// Steps about as long as a window or longer keep half of the threads. Two servers that each step down to the processors
+// Steps of half a window or more keep half of the threads. Two servers that each step down to the processors
 // that the other leaves free are content with any division of them. Where decisions are few, they drift to uneven ones.
 //
 // A step may be worth fewer threads than there are (step_cost.h). It says nothing about those that it didn't have.
