@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "attention/attend.h"
@@ -34,7 +35,8 @@ AttentionCase rows_on_prefix(int n, int length, int block_size) {
 }
 
 TEST_P(KernelExtremesTest, ScoresOfAnySizeKeepFinite) {
-  for (AttentionCase c : {test::named_case("8 unrelated at 400"), rows_on_prefix(17, 300, 32)}) {
+  for (AttentionCase c :
+       {test::named_case("8 unrelated at 400"), rows_on_prefix(17, 300, 32), rows_on_prefix(70, 300, 32)}) {
     for (const float scale : {0.0F, 1e-6F, 30.0F, 300.0F}) {
       c.heads.scale = scale;
       const auto q = test::make_queries(c, 4);
@@ -50,7 +52,7 @@ TEST_P(KernelExtremesTest, ScoresOfAnySizeKeepFinite) {
 
 /// Infinite scales with codes of 0: no number. Our codec writes none.
 TEST_P(KernelExtremesTest, InfiniteScalesOfKeysLeaveAnswersFinite) {
-  for (const int n_rows : {1, 17}) {
+  for (const int n_rows : {1, 17, 70}) {
     AttentionCase c = rows_on_prefix(n_rows, 100, 16);
     c.heads = {.n_head = 1, .n_kv_head = 1, .head_dim = 64, .scale = 0.1F};
     const auto q = test::make_queries(c, 2);
@@ -78,7 +80,7 @@ void fill(std::vector<std::byte>& all, std::size_t row, Bytes&& bytes) {
 /// Codes and queries all at their largest: the longest sums that 32 bits must hold.
 TEST_P(KernelExtremesTest, CodesAtTheirLargestDontOverflow) {
   for (const auto& [dim, n_rows] : std::vector<std::pair<int, int>>{
-           {48, 1}, {64, 1}, {80, 1}, {256, 1}, {512, 1}, {1024, 1}, {48, 9}, {80, 9}, {512, 9}}) {
+           {48, 1}, {64, 1}, {80, 1}, {256, 1}, {512, 1}, {1024, 1}, {48, 9}, {80, 9}, {512, 9}, {80, 70}}) {
     AttentionCase c = rows_on_prefix(n_rows, 127, 64);
     c.heads = {.n_head = 1, .n_kv_head = 1, .head_dim = dim, .scale = 1.0F};
     for (const KvFormat format : {KvFormat::kInt8, KvFormat::kTurbo4}) {
@@ -109,11 +111,12 @@ TEST_P(KernelExtremesTest, CodesAtTheirLargestDontOverflow) {
 /// large value is as large. Every other key is 0 and its value the opposite, so a sum that leaves 32 bits turns the
 /// answer. 65,504 is the largest that f16 holds.
 TEST_P(KernelExtremesTest, ManyQueriesOfLargestHeadsDontOverflow) {
-  for (const int dim : {16, 48, 64, 80, 256, 1024}) {
+  for (const auto& [dim, n_rows] :
+       std::vector<std::pair<int, int>>{{16, 16}, {48, 16}, {64, 16}, {80, 16}, {256, 16}, {1024, 16}, {64, 40}}) {
     for (const float size : {6e-8F, 1.0F, 65504.0F}) {
       for (const bool equal : {true, false}) {
         std::vector<test::Path> paths = {{.length = 128, .reads = false}};
-        paths.resize(17, {.parent = 0, .shared = 128, .length = 129});
+        paths.resize(1 + static_cast<std::size_t>(n_rows), {.parent = 0, .shared = 128, .length = 129});
         AttentionCase c = test::make_case("largest", paths, 64, {}, 1);
         c.heads = {.n_head = 2, .n_kv_head = 1, .head_dim = dim, .scale = 1.0F};
         test::PoolData pool(c, 1, KvFormat::kF16);
@@ -146,10 +149,10 @@ TEST_P(KernelExtremesTest, ManyQueriesOfLargestHeadsDontOverflow) {
 
 /// A slot that has nearly all the weight isn't drowned by the rounding of others' values, 10,000 times as large as its
 /// own.
-TEST_P(KernelExtremesTest, SmallValuesOfHeavySlotsCount) {
+void expect_small_values_to_count(int n_rows) {
   constexpr int kDim = 64, kTokens = 128;
   std::vector<test::Path> paths = {{.length = kTokens, .reads = false}};
-  paths.resize(17, {.parent = 0, .shared = kTokens, .length = kTokens + 1});
+  paths.resize(1 + static_cast<std::size_t>(n_rows), {.parent = 0, .shared = kTokens, .length = kTokens + 1});
   AttentionCase c = test::make_case("heavy", paths, 64, {}, 1);
   c.heads = {.n_head = 1, .n_kv_head = 1, .head_dim = kDim, .scale = 1.0F};
   std::mt19937_64 random(test::test_seed());
@@ -173,11 +176,16 @@ TEST_P(KernelExtremesTest, SmallValuesOfHeavySlotsCount) {
   }
 }
 
+TEST_P(KernelExtremesTest, SmallValuesOfHeavySlotsCount) {
+  expect_small_values_to_count(16);
+  expect_small_values_to_count(70);
+}
+
 /// Infinite keys, as others' codecs write them: whatever they weigh, they spoil nobody's answer. One infinite channel
 /// scores infinity, two may score infinity minus infinity.
 TEST_P(KernelExtremesTest, InfiniteKeysLeaveAnswersFinite) {
   constexpr int kDim = 64;
-  for (const int n_rows : {1, 16}) {
+  for (const int n_rows : {1, 16, 70}) {
     std::vector<test::Path> paths = {{.length = 100, .reads = false}};
     paths.resize(1 + static_cast<std::size_t>(n_rows), {.parent = 0, .shared = 100, .length = 101});
     AttentionCase c = test::make_case("infinite", paths, 16, {}, 1);
@@ -206,7 +214,7 @@ TEST_P(KernelExtremesTest, InfiniteKeysLeaveAnswersFinite) {
 /// A value that f16 can't hold, in a slot that not all rows of a tile see.
 TEST_P(KernelExtremesTest, ValuesTooLargeForF16LeaveAnswersFinite) {
   constexpr int kDim = 64;
-  for (const int n_rows : {2, 16}) {
+  for (const int n_rows : {2, 16, 70}) {
     const std::vector<test::Path> paths = {{.length = 70, .n_rows = n_rows}};
     AttentionCase c = test::make_case("large values", paths, 16, {}, 1);
     c.heads = {.n_head = 1, .n_kv_head = 1, .head_dim = kDim, .scale = 0.1F};
@@ -229,7 +237,7 @@ TEST_P(KernelExtremesTest, ValuesTooLargeForF16LeaveAnswersFinite) {
 /// rounding makes keys weigh more the earlier they come, by as much as there are blocks.
 TEST_P(KernelExtremesTest, AThousandBlocksWeighAlike) {
   constexpr int kTokens = 8192, kDim = 64;
-  for (const int n_rows : {1, 16}) {  // vectors along values, and across queries
+  for (const int n_rows : {1, 16, 70}) {  // vectors along values, across queries, and tiles of many
     std::vector<test::Path> paths = {{.length = kTokens, .reads = false}};
     paths.resize(1 + static_cast<std::size_t>(n_rows), {.parent = 0, .shared = kTokens, .length = kTokens + 1});
     AttentionCase c = test::make_case("", paths, 8, {}, 1);

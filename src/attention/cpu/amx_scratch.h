@@ -1,4 +1,4 @@
-// What tiles of many queries need in memory where AMX multiplies them (amx-inl.h).
+// What tiles of many queries need in memory where AMX multiplies them (amx_heads-inl.h).
 #pragma once
 
 #include <hwy/aligned_allocator.h>

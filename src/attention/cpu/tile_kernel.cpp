@@ -30,8 +30,8 @@ using Products = FloatProducts;
 #endif
 
 /// The driver: some key heads at a time, of them some slots at a time, and of these one head after the other. How many,
-/// and how scores and weighted values are computed, is up to Loops: FewTile, ManyTile or AmxTile. Returns the bytes of
-/// keys and values loaded.
+/// and how scores and weighted values are computed, is up to Loops: FewTile, ManyTile, AmxFewTile or AmxTile. Returns
+/// the bytes of keys and values loaded.
 template <class Loops>
 std::uint64_t go_through(const TileView& t, Loops&& loops) {
   for (int head = 0; head < t.n_kv_head(); head += loops.heads_at_once()) {

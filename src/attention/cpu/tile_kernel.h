@@ -38,7 +38,7 @@ struct TileInput {
 class TileScratch {
  public:
   /// Bounds of a tile; the kernels' own vectors are at most kMaxLanes long.
-  static constexpr int kMaxQueries = 256;  ///< rows * heads_per_kv; AMX: AmxScratch::kMaxColumns
+  static constexpr int kMaxQueries = 256;  ///< rows * heads_per_kv; AMX: columns of AmxScratch
   static constexpr int kMaxLanes = 16;
   static constexpr int kMaxSlots = 64;   ///< of a block
   static constexpr int kKeysAtOnce = 8;  ///< keys of a block are padded to a multiple of at most this
