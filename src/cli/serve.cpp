@@ -211,6 +211,7 @@ void load_and_run(ServeOptions& o, Opened opened, server::Server& server) {
   if (events != nullptr) events->watch(cache);
   engine::Engine engine(std::move(cache), *executor, o.engine, server.sink());
   const KvEvents::Attached attached(events.get(), engine);
+  if (server.ending()) throw Interrupted{};  // before stored responses are taken from the disk
   const std::unique_ptr<KvTier> tier =
       open_tier(o, files, *executor, opened.device.is_gpu(), engine, server, events.get());
   const server::ModelFacts facts{.attention = info.attention,
@@ -230,11 +231,10 @@ void load_and_run(ServeOptions& o, Opened opened, server::Server& server) {
                                  .adds_bos = opened.vocabulary->adds_before(),
                                  .adds_eos = opened.vocabulary->adds_after(),
                                  .most_pictures = opened.pictures ? o.most_pictures : 0};
-  if (server.ending()) throw Interrupted{};  // nothing is ready any more
   server.ready(std::make_shared<server::EngineModel>(facts, opened.vocabulary, opened.chat_template, engine,
                                                      std::move(opened.pictures)));
   const ServerEnd server_end{server, tier.get()};
-  log_ready(server, o, info, fits);
+  if (!server.ending()) log_ready(server, o, info, fits);
   try {
     engine.run();
   } catch (const std::exception& e) {

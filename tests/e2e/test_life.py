@@ -165,14 +165,23 @@ def test_signal_while_loading():
         assert server.end() == 0
 
 
-def test_signal_at_the_end_of_loading():
-    """While the first step is tried: the log does not say behind the signal that the server is ready."""
-    with Coppice("--kv-bytes", "64MiB", wait_ready=False) as server:
+def test_signal_at_the_end_of_loading(tmp_path):
+    """While the first step is tried: the log does not say behind the signal that the server is ready, and responses that are stored stay."""
+    options = ("--kv-bytes", "64MiB", "--kv-dir", tmp_path)
+    with Coppice(*options) as server:
+        kept = server.post("/v1/responses", {"input": "Hello", "max_output_tokens": 1, "store": True})["id"]
+        assert server.end() == 0
+    with Coppice(*options, wait_ready=False) as server:
         while (health := server.get("/health")[1])["status"] == "loading" and (health["stage"], health["progress"]) != ("starting", 1):
             pass
         assert server.end() == 0
         _, signalled, behind = server.log.read_text().partition("signal 15")
         assert signalled and "ready: " not in behind
+    with Coppice(*options) as server:
+        end = time.monotonic() + 60  # they are read once the folder is open
+        while server.get(f"/v1/responses/{kept}")[0] != 200:
+            assert time.monotonic() < end, "the stored response is lost"
+            time.sleep(0.05)
 
 
 def test_drain_lets_a_stream_end_and_a_second_signal_does_not_wait():

@@ -13,6 +13,7 @@ void Loading::set(std::string stage, double fraction, Clock::time_point now) {
   }
   stage_ = std::move(stage);
   fraction_ = fraction;
+  last_ = now;
 }
 
 int Loading::retry_after_s(Clock::time_point now) const {
@@ -20,8 +21,9 @@ int Loading::retry_after_s(Clock::time_point now) const {
   constexpr double kLeast = 5, kMost = 60, kMargin = 1.25;
   const double done = fraction_ - first_, rest = 1 - fraction_;
   if (rest <= 0) return kLast;  // what tells no progress
-  const double seconds = done > 0 ? std::chrono::duration<double>(now - began_).count() * rest / done : 0;
-  return static_cast<int>(std::ceil(std::clamp(kMargin * seconds, kLeast, kMost)));
+  const std::chrono::duration<double> so_far = last_ - began_, since = now - last_;
+  const double seconds = done > 0 ? kMargin * so_far.count() * rest / done - since.count() : 0;
+  return static_cast<int>(std::ceil(std::clamp(seconds, kLeast, kMost)));
 }
 
 }  // namespace coppice::server

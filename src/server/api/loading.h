@@ -26,8 +26,8 @@ class Loading {
 
  private:
   std::string stage_ = "starting";
-  double fraction_ = 0, first_ = 0;  ///< by now; when the stage began
-  Clock::time_point began_{};        ///< the stage
+  double fraction_ = 0, first_ = 0;     ///< by now; when the stage began
+  Clock::time_point began_{}, last_{};  ///< the stage; said last
 };
 
 }  // namespace coppice::server

@@ -19,7 +19,8 @@ TEST(Loading, AsksToWaitForTheRestOfTheStageAndAQuarterMore) {
   EXPECT_EQ(loading.retry_after_s(kBegin + seconds(3)), 5);
   loading.set("weights", 0.25, kBegin + seconds(4));
   EXPECT_EQ(loading.retry_after_s(kBegin + seconds(4)), 15);
-  loading.set("memory", 0.5, kBegin + seconds(16));  // it begins here, and so much was never waited for
+  EXPECT_EQ(loading.retry_after_s(kBegin + seconds(9)), 10);  // it is told in steps: meanwhile the rest is shorter
+  loading.set("memory", 0.5, kBegin + seconds(16));           // it begins here, and so much was never waited for
   EXPECT_EQ(loading.retry_after_s(kBegin + seconds(16)), 5);
   loading.set("memory", 0.75, kBegin + seconds(24));
   EXPECT_EQ(loading.retry_after_s(kBegin + seconds(24)), 10);
