@@ -77,13 +77,13 @@ def is_shared(o):
 SMALLER_BLOCKS = {"q4_k": "q5_0", "q5_k": "q5_1", "q6_k": "q8_0", "iq4_xs": "iq4_nl"}
 
 
-def type_for(mix, name, layer, n_layer, n_inputs):
+def type_of(mix, name, layer, n_layer, n_inputs):
     """What llama-quantize (llama-quant.cpp) chooses for a matrix of a file of the type `mix`."""
-    wanted = type_of(mix, name, layer, n_layer)
+    wanted = wanted_type(mix, name, layer, n_layer)
     return SMALLER_BLOCKS.get(wanted, wanted) if n_inputs % TYPES[wanted].weights else wanted
 
 
-def type_of(mix, name, layer, n_layer):
+def wanted_type(mix, name, layer, n_layer):
     """The same for rows that are long enough."""
     if mix == "mxfp4":  # is for experts
         return "mxfp4" if name.endswith("_exps") else "q8_0"
@@ -258,7 +258,7 @@ def main():
     for name, layer, shape, *spread in plain(o):
         tensors.append((full(name, layer), shape, 0, 4 * math.prod(shape), spread))
     for name, layer, shape in matrices(o, n_vocab):
-        kind = TYPES[type_for(o.types, name, layer, o.layers, shape[0])]
+        kind = TYPES[type_of(o.types, name, layer, o.layers, shape[0])]
         if shape[0] % kind.weights:
             raise SystemExit(f"{name} has {shape[0]} inputs, and blocks of this type have {kind.weights}")
         tensors.append((full(f"{name}.weight", layer), shape, kind.number,

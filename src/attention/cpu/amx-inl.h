@@ -14,7 +14,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 
 #include "attention/cpu/amx_heads-inl.h"
 #include "simd/kernel-inl.h"
@@ -31,13 +30,12 @@ class AmxTile : public AmxHeads<Load> {
  public:
   using AmxHeads<Load>::AmxHeads;
 
-  void attend(int kv_head, int i, int slot, int n);
+  void attend(int kv_head, int index, int first, int n);
   void store_states(int kv_head, int index) const;
 
  private:
   using Heads = AmxHeads<Load>;
   using F = AmxLanes;
-  using Heads::seen_;
   using Heads::t_, Heads::s_, Heads::dim_, Heads::n_queries_, Heads::columns_, Heads::ahead_, Heads::lines_;
   static constexpr int kProducts = kScaled<Load> ? 2 : 3;  ///< for one of whole numbers
 
@@ -115,36 +113,7 @@ HWY_INLINE void AmxTile<Load>::multiply_values(const int* columns, int buffer, i
 template <class Load>
 HWY_INLINE OnlineSoftmax<AmxLanes> AmxTile<Load>::take_scores(float* score, int column, int interval, int first,
                                                               int n) {
-  const __m512 none = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
-  const typename Heads::Seen& seen = seen_[interval];
-  const bool masked = seen.from_all > first || seen.to_all < first + n;
-  const float* scales = s_.key_scales();
-  __m512 best = none;
-  const float softcap = t_.heads().softcap;
-  if (masked || kScaled<Load> || softcap > 0) {
-    const __m512i lo = _mm512_load_si512(s_.lo(interval)), hi = _mm512_load_si512(s_.hi(interval));
-    const auto cap = hn::Set(F(), softcap * kLog2E);
-    for (int k = 0; k < n; ++k, score += kColumn) {
-      __m512 x = _mm512_load_ps(score);
-      if constexpr (kScaled<Load>) x = _mm512_mul_ps(x, _mm512_set1_ps(scales[k]));
-      if (softcap > 0) x = softcapped(F(), hn::Vec<F>{x}, cap).raw;
-      const __m512i slot = _mm512_set1_epi32(first + k);
-      x = _mm512_mask_mov_ps(none, _mm512_cmple_epi32_mask(lo, slot) & _mm512_cmplt_epi32_mask(slot, hi), x);
-      _mm512_store_ps(score, x);
-      best = _mm512_max_ps(best, x);
-    }
-  } else {
-    __m512 second = none, third = none, fourth = none;  // one chain of so many would take as long as the weights
-    int k = 0;
-    for (; k + 4 <= n; k += 4, score += 4 * kColumn) {
-      best = _mm512_max_ps(best, _mm512_load_ps(score));
-      second = _mm512_max_ps(second, _mm512_load_ps(score + kColumn));
-      third = _mm512_max_ps(third, _mm512_load_ps(score + 2 * kColumn));
-      fourth = _mm512_max_ps(fourth, _mm512_load_ps(score + 3 * kColumn));
-    }
-    for (; k < n; ++k, score += kColumn) best = _mm512_max_ps(best, _mm512_load_ps(score));
-    best = _mm512_max_ps(_mm512_max_ps(best, second), _mm512_max_ps(third, fourth));
-  }
+  const __m512 best = this->hide_and_find_largest(score, interval, first, n);
   const auto max = hn::Load(F(), s_.max(column));
   const OnlineSoftmax<F> softmax(F(), max, hn::Vec<F>{best});
   if (hn::AllFalse(F(), hn::Gt(softmax.max(), max))) return softmax;

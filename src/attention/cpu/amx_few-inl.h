@@ -13,7 +13,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 
 #include "attention/cpu/amx_heads-inl.h"
 #include "simd/kernel-inl.h"
@@ -28,8 +27,8 @@ class AmxFewTile : public AmxHeads<Load> {
  public:
   using AmxHeads<Load>::AmxHeads;
 
-  void attend(int kv_head, int i, int slot, int n);
-  void store_states(int kv_head, int i) const;
+  void attend(int kv_head, int index, int first, int n);
+  void store_states(int kv_head, int index) const;
 
  private:
   using Heads = AmxHeads<Load>;
@@ -100,36 +99,7 @@ void AmxFewTile<Load>::multiply_values(int n) {
 template <class Load>
 HWY_INLINE OnlineSoftmax<AmxLanes> AmxFewTile<Load>::take_scores(int place, int column, int interval, int first,
                                                                  int n) {
-  const __m512i lo = _mm512_load_si512(s_.lo(interval)), hi = _mm512_load_si512(s_.hi(interval));
-  const __m512 none = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
-  const bool masked = _mm512_reduce_max_epi32(lo) > first || _mm512_reduce_min_epi32(hi) < first + n;
-  float* score = s_.few_scores(place);
-  const float* scales = s_.key_scales();
-  __m512 best = none;
-  const float softcap = t_.heads().softcap;
-  const auto cap = hn::Set(F(), softcap * kLog2E);
-  if (masked || kScaled<Load> || softcap > 0) {
-    for (int k = 0; k < n; ++k, score += kColumn) {
-      __m512 x = _mm512_load_ps(score);
-      if constexpr (kScaled<Load>) x = _mm512_mul_ps(x, _mm512_set1_ps(scales[k]));
-      if (softcap > 0) x = softcapped(F(), hn::Vec<F>{x}, cap).raw;
-      const __m512i slot = _mm512_set1_epi32(first + k);
-      x = _mm512_mask_mov_ps(none, _mm512_cmple_epi32_mask(lo, slot) & _mm512_cmplt_epi32_mask(slot, hi), x);
-      _mm512_store_ps(score, x);
-      best = _mm512_max_ps(best, x);
-    }
-  } else {
-    __m512 second = none, third = none, fourth = none;  // one chain of so many would take as long as the weights
-    int k = 0;
-    for (; k + 4 <= n; k += 4, score += 4 * kColumn) {
-      best = _mm512_max_ps(best, _mm512_load_ps(score));
-      second = _mm512_max_ps(second, _mm512_load_ps(score + kColumn));
-      third = _mm512_max_ps(third, _mm512_load_ps(score + 2 * kColumn));
-      fourth = _mm512_max_ps(fourth, _mm512_load_ps(score + 3 * kColumn));
-    }
-    for (; k < n; ++k, score += kColumn) best = _mm512_max_ps(best, _mm512_load_ps(score));
-    best = _mm512_max_ps(_mm512_max_ps(best, second), _mm512_max_ps(third, fourth));
-  }
+  const __m512 best = this->hide_and_find_largest(s_.few_scores(place), interval, first, n);
   return {F(), hn::Load(F(), s_.max(column)), hn::Vec<F>{best}};
 }
 
@@ -218,8 +188,8 @@ void AmxFewTile<Load>::attend_columns(int first_column, const int* which, int fi
 }
 
 template <class Load>
-void AmxFewTile<Load>::store_states(int kv_head, int i) const {
-  const int first_column = i * columns_;
+void AmxFewTile<Load>::store_states(int kv_head, int index) const {
+  const int first_column = index * columns_;
   for (int q = 0; q < n_queries_; ++q) {
     float* to = t_.state(kv_head, q);
     std::copy_n(s_.acc(first_column) + std::ptrdiff_t{q} * s_.padded(), dim_, to);

@@ -77,6 +77,7 @@ class AmxHeads {
   template <int Slots, class At>
   void find(At&& at, int first, int n, const std::byte** rows) const;
   int find_visible(int first, int n, int* visible) const;
+  __m512 hide_and_find_largest(float* score, int interval, int first, int n) const;
 
   const TileView& t_;
   AmxScratch& s_;
@@ -184,6 +185,42 @@ int AmxHeads<Load>::find_visible(int first, int n, int* visible) const {
     if (seen_[i].to_some > first && seen_[i].from_some < first + n) visible[count++] = i;
   }
   return count;
+}
+
+/// Scores of a column's queries, slot by slot, and `interval`, the column's place in its head: gives them their scales,
+/// hides what a query doesn't see, and returns the largest ones.
+template <class Load>
+HWY_INLINE __m512 AmxHeads<Load>::hide_and_find_largest(float* score, int interval, int first, int n) const {
+  using F = AmxLanes;
+  const __m512 none = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
+  const Seen& seen = seen_[interval];
+  const float softcap = t_.heads().softcap;
+  __m512 best = none;
+  if (seen.from_all > first || seen.to_all < first + n || kScaled<Load> || softcap > 0) {
+    const __m512i lo = _mm512_load_si512(s_.lo(interval)), hi = _mm512_load_si512(s_.hi(interval));
+    const auto cap = hn::Set(F(), softcap * kLog2E);
+    const float* scales = s_.key_scales();
+    for (int k = 0; k < n; ++k, score += kColumn) {
+      __m512 x = _mm512_load_ps(score);
+      if constexpr (kScaled<Load>) x = _mm512_mul_ps(x, _mm512_set1_ps(scales[k]));
+      if (softcap > 0) x = softcapped(F(), hn::Vec<F>{x}, cap).raw;
+      const __m512i slot = _mm512_set1_epi32(first + k);
+      x = _mm512_mask_mov_ps(none, _mm512_cmple_epi32_mask(lo, slot) & _mm512_cmplt_epi32_mask(slot, hi), x);
+      _mm512_store_ps(score, x);
+      best = _mm512_max_ps(best, x);
+    }
+    return best;
+  }
+  __m512 second = none, third = none, fourth = none;  // one chain of so many would take as long as the weights
+  int k = 0;
+  for (; k + 4 <= n; k += 4, score += 4 * kColumn) {
+    best = _mm512_max_ps(best, _mm512_load_ps(score));
+    second = _mm512_max_ps(second, _mm512_load_ps(score + kColumn));
+    third = _mm512_max_ps(third, _mm512_load_ps(score + 2 * kColumn));
+    fourth = _mm512_max_ps(fourth, _mm512_load_ps(score + 3 * kColumn));
+  }
+  for (; k < n; ++k, score += kColumn) best = _mm512_max_ps(best, _mm512_load_ps(score));
+  return _mm512_max_ps(_mm512_max_ps(best, second), _mm512_max_ps(third, fourth));
 }
 
 }  // namespace coppice::attention::HWY_NAMESPACE

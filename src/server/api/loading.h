@@ -20,8 +20,8 @@ class Loading {
 
   const std::string& stage() const { return stage_; }
   double fraction() const { return fraction_; }
-  /// A little more than the stage's rest should take, as it went so far, and 5 to 60, as other stages may follow. 2 in
-  /// the last one.
+  /// A little more than the stage's rest should take, as it went so far, and 5 to 60, as other stages may follow. 2 at
+  /// a stage's end, behind which nothing is told.
   int retry_after_s(Clock::time_point now) const;
 
  private:

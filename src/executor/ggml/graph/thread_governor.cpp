@@ -70,8 +70,8 @@ void ThreadGovernor::decide(double now) {
   window_ = {.delays = seen_};
   if (trial_) return judge(now, waiting, speed);
   if (waiting <= kLittle) wait_fewer_ = kFirstWait;
-  if (long_steps_ && n_ < (most_ + 1) / 2) {  // short steps had fewer
-    n_ = (most_ + 1) / 2;
+  if (n_ < least()) {  // short steps had fewer
+    n_ = least();
     return;
   }
   const int most_fewer = used - fewest(used);
@@ -84,7 +84,7 @@ void ThreadGovernor::decide(double now) {
 }
 
 int ThreadGovernor::fewest(int from) const {
-  return std::max(from / kDeepest, long_steps_ ? (most_ + 1) / 2 : 1);
+  return std::max(from / kDeepest, least());
 }
 
 void ThreadGovernor::try_more(double waiting, double speed) {

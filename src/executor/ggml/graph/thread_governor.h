@@ -56,6 +56,7 @@ class ThreadGovernor {
   void try_more(double waiting, double speed);
   void try_out(int n, double waiting, double speed);
   void give_up(double now);
+  int least() const { return long_steps_ ? (most_ + 1) / 2 : 1; }
   int fewest(int from) const;  ///< threads that are tried
 
   int most_, n_;
