@@ -27,7 +27,7 @@ tier::Name responses_name(const std::optional<tier::Seal>& seal) {
 
 }  // namespace
 
-std::string take_responses(const std::filesystem::path& folder, const std::optional<tier::Seal>& seal) {
+std::string left_responses(const std::filesystem::path& folder, const std::optional<tier::Seal>& seal) {
   const auto files = tier::make_real_files(folder);
   if (!files->open_root()) return "";
   const auto status = files->status(kResponsesFile);
@@ -36,7 +36,6 @@ std::string take_responses(const std::filesystem::path& folder, const std::optio
   tier::Buffer buffer = one.take();
   const auto read =
       tier::read_piece(*files, kResponsesFile, tier::disk_bytes(status->bytes), buffer.memory(), /*stamp=*/false);
-  std::ignore = files->remove(kResponsesFile);
   if (!read) return "";
   buffer.set_size(*read);
   if (seal && !seal->open(responses_name(seal), buffer)) return "";
@@ -44,6 +43,11 @@ std::string take_responses(const std::filesystem::path& folder, const std::optio
   const auto piece = tier::open_piece(buffer.bytes(), &name);
   if (!piece) return "";
   return {reinterpret_cast<const char*>(piece->payload.data()), piece->payload.size()};
+}
+
+void forget_responses(const std::filesystem::path& folder) {
+  const auto files = tier::make_real_files(folder);
+  if (files->open_root()) std::ignore = files->remove(kResponsesFile);
 }
 
 std::string keep_responses(const std::filesystem::path& folder, const std::optional<tier::Seal>& seal,

@@ -11,9 +11,10 @@
 
 namespace coppice::cli {
 
-/// What the server before has left, which then is gone: so what is deleted doesn't come back after a kill. Empty:
-/// nothing, or it doesn't open.
-std::string take_responses(const std::filesystem::path& folder, const std::optional<tier::Seal>& seal);
+/// What the server before has left. Empty: nothing, or it doesn't open.
+std::string left_responses(const std::filesystem::path& folder, const std::optional<tier::Seal>& seal);
+/// Once they are there again: what is deleted then doesn't come back after a kill.
+void forget_responses(const std::filesystem::path& folder);
 /// "": they are safe. Else why not.
 std::string keep_responses(const std::filesystem::path& folder, const std::optional<tier::Seal>& seal,
                            std::string_view text);

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <functional>
+#include <future>
 #include <span>
 #include <stdexcept>
 #include <stop_token>
@@ -238,7 +239,7 @@ KvTier::KvTier(const TierOptions& options, std::vector<model::ModelPart> files, 
   store_ = make_store(options, stores_, disk_);
   if (disk_ != nullptr) {
     responses_ = std::jthread(
-        [this, restore = std::move(restore)](const std::stop_token& stop) { wait_for_responses(stop, restore); });
+        [this, restore = std::move(restore)](const std::stop_token& stop) { restore_responses(stop, restore); });
   }
   hashes_ = std::jthread([this, files = std::move(files), &info, family, &engine, told](const std::stop_token& stop) {
     const std::string places = options_.places();
@@ -305,23 +306,30 @@ void KvTier::know_memory() {
   }
 }
 
-void KvTier::wait_for_responses(const std::stop_token& stop, const Restore& restore) {
+void KvTier::restore_responses(const std::stop_token& stop, const Restore& restore) {
   constexpr std::chrono::milliseconds kPause{50};
   while (!disk_->counters().on) {
     if (stop.stop_requested()) return;
     std::this_thread::sleep_for(kPause);
   }
   try {
-    if (const std::string text = take_responses(options_.dir, options_.seal); !text.empty()) restore(text);
+    if (const std::string text = left_responses(options_.dir, options_.seal); !text.empty()) {
+      std::future<void> there = restore(text);
+      for (bool ends = false; there.wait_for(kPause) != std::future_status::ready; ends = stop.stop_requested())
+        if (ends) return;  // the server ended before them: the folder keeps what it has
+      there.get();
+    }
   } catch (const std::exception& e) {
     spdlog::warn("stored responses in {} can't be read: {}", options_.dir.string(), e.what());
   }
+  forget_responses(options_.dir);
+  restored_ = true;
 }
 
 void KvTier::keep(std::string_view responses) {
   responses_.request_stop();
   if (responses_.joinable()) responses_.join();
-  if (disk_ == nullptr || !disk_->counters().on) return;
+  if (disk_ == nullptr || !disk_->counters().on || !restored_) return;
   const std::string why = keep_responses(options_.dir, options_.seal, responses);
   if (!why.empty()) spdlog::warn("stored responses can't be kept in {}: {}", options_.dir.string(), why);
 }

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <future>
 #include <memory>
 #include <optional>
 #include <span>
@@ -65,8 +66,9 @@ void settle_tier(TierOptions& options);
 
 class KvTier {
  public:
-  /// Gets the stored responses that a server has left in the folder, once that is this one's. Any thread.
-  using Restore = std::function<void(std::string_view text)>;
+  /// Gets the stored responses that a server has left in the folder, once that is this one's, and says when they are
+  /// there again. Any thread.
+  using Restore = std::function<std::future<void>(std::string_view text)>;
   /// Returns at once. family: of devices whose results differ by rounding only. The executor and the engine outlive it,
   /// and what `restore` uses does, and `told`, which gets what the store holds; null: nobody is told.
   KvTier(const TierOptions& options, std::vector<model::ModelPart> files, executor::Executor& executor,
@@ -77,7 +79,8 @@ class KvTier {
   KvTier(const KvTier&) = delete;
   KvTier& operator=(const KvTier&) = delete;
 
-  /// For the next server, if there is a folder, and it is this one's.
+  /// For the next server, if there is a folder, and it is this one's, and what was left in it is among them. REQUIRES:
+  /// the server has ended.
   void keep(std::string_view responses);
 
  private:
@@ -86,7 +89,7 @@ class KvTier {
                          const std::stop_token& stop) const;
   void know_memory();
   void tell(events::StoredBlocks& told, const std::array<std::uint8_t, 16>& model, const executor::ExecutorInfo& info);
-  void wait_for_responses(const std::stop_token& stop, const Restore& restore);
+  void restore_responses(const std::stop_token& stop, const Restore& restore);
 
   const TierOptions options_;
   executor::Executor& executor_;
@@ -94,6 +97,7 @@ class KvTier {
   const tier::DiskStore* disk_ = nullptr;    ///< in store_; null: there is none
   std::shared_ptr<tier::Store> store_;
   std::shared_ptr<tier::Buffers> loads_, stores_;
+  bool restored_ = false;  ///< responses_ writes it
   std::jthread hashes_, responses_;
 };
 

@@ -166,7 +166,7 @@ std::unique_ptr<KvTier> open_tier(const ServeOptions& o, const std::vector<model
   }
   return std::make_unique<KvTier>(
       o.tier, files, executor, on_gpu ? "cuda" : "cpu", engine,
-      [&server](std::string_view text) { server.restore_responses(text); },
+      [&server](std::string_view text) { return server.restore_responses(text); },
       events != nullptr ? &events->stored() : nullptr);
 }
 
@@ -211,7 +211,6 @@ void load_and_run(ServeOptions& o, Opened opened, server::Server& server) {
   if (events != nullptr) events->watch(cache);
   engine::Engine engine(std::move(cache), *executor, o.engine, server.sink());
   const KvEvents::Attached attached(events.get(), engine);
-  if (server.ending()) throw Interrupted{};  // before stored responses are taken from the disk
   const std::unique_ptr<KvTier> tier =
       open_tier(o, files, *executor, opened.device.is_gpu(), engine, server, events.get());
   const server::ModelFacts facts{.attention = info.attention,

@@ -288,10 +288,14 @@ std::string Server::save_responses() const {
   return write_responses(impl_->api.responses());
 }
 
-void Server::restore_responses(std::string_view text) {
-  asio::post(impl_->io, [impl = impl_.get(), responses = read_responses(text)]() mutable {
+std::future<void> Server::restore_responses(std::string_view text) {
+  std::promise<void> done;
+  std::future<void> there = done.get_future();
+  asio::post(impl_->io, [impl = impl_.get(), responses = read_responses(text), done = std::move(done)]() mutable {
     impl->api.restore_responses(std::move(responses));
+    done.set_value();
   });
+  return there;
 }
 
 bool Server::ending() const {

@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <future>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -65,8 +66,8 @@ class Server {
 
   /// Stored responses, for a file that outlives the server (response_archive.h).
   std::string save_responses() const;
-  /// Sometime, if it doesn't end before.
-  void restore_responses(std::string_view text);
+  /// Ready once they are there: never, if the server ends before.
+  std::future<void> restore_responses(std::string_view text);
 
  private:
   struct Impl;
