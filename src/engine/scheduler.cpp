@@ -272,9 +272,8 @@ bool Scheduler::may_decode(const Sequence& sequence) const {
 }
 
 Sequence* Scheduler::plan(std::vector<kv::BlockOp>& ops, double tokens_per_second, Clock::time_point now) {
-  planned_.clear();
+  plan_no_rows();
   keep_to_places();
-  for (Sequence* sequence : running_) sequence->rows = 0;
   int decodes = 0;
   for (const bool prefills : {false, true}) {
     if (prefills)
@@ -293,6 +292,15 @@ Sequence* Scheduler::plan(std::vector<kv::BlockOp>& ops, double tokens_per_secon
   }
   make_parts();
   return nullptr;
+}
+
+bool Scheduler::has_rows() const {
+  return std::ranges::any_of(running_, [](const Sequence* each) { return each->admitted() && !each->loads(); });
+}
+
+void Scheduler::plan_no_rows() {
+  planned_.clear();
+  for (Sequence* sequence : running_) sequence->rows = 0;
 }
 
 // Of the tokens that the device draws in the planned step, which one is the sequence's; -1: the host draws it, or

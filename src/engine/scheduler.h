@@ -92,6 +92,10 @@ class Scheduler {
   /// is to be released, or gets room and another plan(). If this throws, whoever has `rows` can only be released. If
   /// computed() throws, whoever is in flying() can only be released.
   Sequence* plan(std::vector<kv::BlockOp>& ops, double tokens_per_second, Clock::time_point now);
+  /// Somebody would have rows in the next step.
+  bool has_rows() const;
+  /// Nobody has rows in the next step.
+  void plan_no_rows();
   PlannedStep& planned() { return planned_; }
 
   /// The executor has planned(): nobody has `rows` any more.

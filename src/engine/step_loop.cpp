@@ -77,7 +77,8 @@ bool StepLoop::step() {
   if (prefixes_.expire(now_)) publish_snapshot();
   spare([&] { cache_.tell_all(); });  // if who observes it wants that
   scheduler_.arrive(now_);            // what the store's threads have brought is taken
-  const bool idle = commands_.empty() && requests_.size() == 0 && !scheduler_.flying().step && !tiers_.ready();
+  const bool idle =
+      commands_.empty() && requests_.size() == 0 && !scheduler_.flying().step && !tiers_.ready() && !runner_.waking();
   if (idle && !stop && sleeper_.rest(now_)) publish_snapshot();
   if (stop || idle) return false;
   const auto start = Clock::now();
@@ -100,7 +101,7 @@ bool StepLoop::step() {
   publish_snapshot();
   answer();   // who watches is shown what the step has left; who gave an order sees it in the figures, too
   deliver();  // the step's events go out
-  const bool rests = figures_.steps == steps && !scheduler_.flying().step && !tiers_.ready();
+  const bool rests = figures_.steps == steps && !scheduler_.flying().step && !tiers_.ready() && !runner_.waking();
   const bool waits = tiers_.waits_until(now_).has_value() ||
                      std::ranges::any_of(scheduler_.running(), [](const Sequence* s) { return s->logits != nullptr; });
   return !(rests && waits);

@@ -79,6 +79,7 @@ class StepLoop {
   void admit_next(Sequence& sequence);
   void turn_away();
   void begin_step();
+  Sequence* plan();
   void prepare_samples();
   void collect();
   void read(const executor::Result& result);

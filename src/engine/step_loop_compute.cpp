@@ -25,9 +25,7 @@ void StepLoop::begin_step() {
   PlannedStep& step = scheduler_.planned();
   Sequence* stuck = nullptr;
   try {
-    do {
-      stuck = scheduler_.plan(runner_.block_ops(), rates_.prefill_tokens_per_second(), now_);
-    } while (stuck != nullptr && prefixes_.give_way(stuck->request->request, 1));
+    stuck = plan();
     runner_.build(cache_, step);
     step.moves = tiers_.add_moves(runner_.ops_to_extend(), runner_.outside(), /*rests=*/step.rows == 0);
     publish_snapshot();  // a step may take seconds: who looks meanwhile must see what it holds
@@ -47,6 +45,22 @@ void StepLoop::begin_step() {
   attempt(*stuck->request, [&] {
     end_for_room(*stuck, refused(Refusal::kTooLong, "the KV pool is too small for this prompt and one token"));
   });
+}
+
+// Returns whom there is no room for, whatever gives way; or nullptr. While the weights come back nobody has rows, and
+// all but rows goes on.
+Sequence* StepLoop::plan() {
+  if (runner_.asleep() && (runner_.waking() || scheduler_.has_rows())) runner_.wake();
+  if (runner_.asleep()) {
+    runner_.block_ops();
+    scheduler_.plan_no_rows();
+    return nullptr;
+  }
+  Sequence* stuck = nullptr;
+  do {
+    stuck = scheduler_.plan(runner_.block_ops(), rates_.prefill_tokens_per_second(), now_);
+  } while (stuck != nullptr && prefixes_.give_way(stuck->request->request, 1));
+  return stuck;
 }
 
 // What they need besides logits is made while the step runs.

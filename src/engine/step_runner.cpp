@@ -14,17 +14,18 @@ void StepRunner::build(const kv::Cache& cache, const PlannedStep& step) {
 }
 
 void StepRunner::submit(PlannedStep& step) {
-  if (asleep_ && step.rows > 0) wake();
   const Stopwatch stopwatch(seconds_);
   step.submitted = Clock::now();
   step.step = executor_.submit(batch_);
 }
 
 void StepRunner::wake() {
+  constexpr auto kAtOnce = std::chrono::milliseconds(20);  // so long others wait for an answer
   const Stopwatch stopwatch(waking_seconds_);
-  executor_.wake();
-  asleep_ = false;
-  ++wakes_;
+  waking_ = false;
+  asleep_ = !executor_.wake(Clock::now() + kAtOnce);
+  waking_ = asleep_;
+  if (!asleep_) ++wakes_;
 }
 
 void StepRunner::sample(const PlannedStep& step, std::span<const sampling::SamplerSpec> specs) {

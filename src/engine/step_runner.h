@@ -31,8 +31,8 @@ class StepRunner {
   /// The next step as a batch. REQUIRES: no part's sequence has left.
   void build(const kv::Cache& cache, const PlannedStep& step);
 
-  /// Begins the step that was built. If it has rows, and the weights are asleep, they are read again first. Throws what
-  /// the executor throws; then it isn't begun.
+  /// Begins the step that was built. Throws what the executor throws; then it isn't begun. REQUIRES: it has no rows, or
+  /// the weights are awake.
   void submit(PlannedStep& step);
   /// specs: [step.draws].
   void sample(const PlannedStep& step, std::span<const sampling::SamplerSpec> specs);
@@ -42,7 +42,10 @@ class StepRunner {
 
   /// Lets the weights' memory go. False: the executor can't. REQUIRES: no step is under way.
   bool sleep() { return asleep_ = executor_.sleep(); }
+  /// Reads some of the weights again. Throws what the executor throws; then they sleep on. REQUIRES: asleep().
+  void wake();
   bool asleep() const { return asleep_; }
+  bool waking() const { return waking_; }                    ///< some are there again
   std::int64_t wakes() const { return wakes_; }              ///< since start
   double waking_seconds() const { return waking_seconds_; }  ///< of all of them
 
@@ -54,15 +57,13 @@ class StepRunner {
   double forward_seconds() const { return seconds_ - (executor_.planning_seconds() - planned_before_); }
 
  private:
-  void wake();
-
   executor::Executor& executor_;
   executor::Batch batch_;
   executor::Result result_;
   double planned_before_;  // by the executor, before this was made
   double seconds_ = 0;     // inside the executor, its planning included
   double seconds_of_last_ = 0;
-  bool asleep_ = false;
+  bool asleep_ = false, waking_ = false;
   std::int64_t wakes_ = 0;
   double waking_seconds_ = 0;
   Clock::time_point waited_{};  // when the last step was done

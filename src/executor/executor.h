@@ -4,6 +4,7 @@
 // seconds are sums since start; arrays have the shape in brackets, with the last dimension contiguous.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -228,9 +229,10 @@ class Executor {
   /// Lets the weights' memory go. What is in the pool stays, and batches without rows run. False: it can't, and nothing
   /// has changed. Throws StepError: the device failed. REQUIRES: no step is under way.
   virtual bool sleep() { return false; }
-  /// Reads the weights again; that takes about as long as loading did. Throws StepError; then it sleeps on. REQUIRES:
-  /// it sleeps.
-  virtual void wake() {}
+  /// Reads the weights again until then, at least some of them: all take about as long as loading did, and a GPU's come
+  /// at once. True: they are there. Between calls batches without rows run. Throws StepError; then it sleeps on.
+  /// REQUIRES: it sleeps.
+  virtual bool wake(std::chrono::steady_clock::time_point /*until*/) { return true; }
 
   // Figures. They throw nothing.
   virtual KvTraffic kv_traffic() const { return {}; }

@@ -91,6 +91,35 @@ TEST_P(Sleep, WithoutMemoryToWakeTheRequestFailsAndTheNextOneTries) {
   EXPECT_EQ(h.result(second).samples[0].tokens.size(), 3U);
 }
 
+TEST_P(Sleep, WhileItWakesDeadlinesAreKept) {
+  Harness h = make();
+  h.now += 11s;
+  idle(h);
+  h.executor().wake_in(1000);
+  const auto late = h.submit({.prompt = random_prompt(random_, 30), .max_tokens = 3, .deadline = h.now + 1s});
+  for (int i = 0; i < 10; ++i) h.step();
+  EXPECT_FALSE(h.result(late).done);
+  h.now += 2s;
+  h.step();
+  EXPECT_EQ(h.result(late).refusal, engine::Refusal::kTimeout);
+  EXPECT_TRUE(h.snapshot().asleep);
+}
+
+TEST_P(Sleep, WhatHasBegunToWakeWakesThoughNobodyWaitsAndSleepsAgain) {
+  Harness h = make();
+  h.now += 11s;
+  idle(h);
+  h.executor().wake_in(10);
+  const auto id = h.submit({.prompt = random_prompt(random_, 30)});
+  h.step();
+  h.cancel(id);
+  for (int i = 0; i < 20; ++i) h.step();
+  EXPECT_EQ(h.snapshot().wakes, 1);
+  h.now += 11s;
+  idle(h);
+  EXPECT_TRUE(h.executor().asleep());
+}
+
 TEST_P(Sleep, NeverWhereNobodyWantsItOrTheDeviceCannot) {
   Harness off = make({});
   off.now += 1h;

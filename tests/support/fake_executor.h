@@ -12,6 +12,7 @@
 // does the one behind it.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -74,15 +75,17 @@ class FakeExecutor final : public executor::Executor {
     asleep_ = can_sleep_;
     return asleep_;
   }
-  void wake() override {
+  bool wake(std::chrono::steady_clock::time_point /*until*/) override {
     if (!asleep_) faults_.emplace_back("it was woken awake");
     if (std::exchange(bad_wakes_, std::max(0, bad_wakes_ - 1)) > 0) throw executor::OutOfMemory("no memory to wake");
-    asleep_ = false;
+    asleep_ = ++woken_ % wakes_in_ != 0;
+    return !asleep_;
   }
   bool asleep() const { return asleep_; }
   void never_sleep() { can_sleep_ = false; }
   void fail_sleep() { lost_ = true; }
   void fail_wakes(int n) { bad_wakes_ = n; }  ///< the next ones
+  void wake_in(int calls) { wakes_in_ = calls; }
 
   double planning_seconds() const override { return claimed_seconds_ * static_cast<double>(steps_.size()); }
   /// As a device that can't: no embeddings, or no positions.
@@ -189,7 +192,7 @@ class FakeExecutor final : public executor::Executor {
   std::vector<StepLog> steps_;
   std::vector<std::string> faults_;
   bool asleep_ = false, can_sleep_ = true, lost_ = false;
-  int bad_wakes_ = 0;
+  int bad_wakes_ = 0, woken_ = 0, wakes_in_ = 1;
 };
 
 }  // namespace coppice::testing

@@ -123,7 +123,7 @@ class CudaExecutor final : public Executor {
     spdlog::info("asleep: no requests for a while, so the weights' memory on the GPU is let go");
     return true;
   }
-  void wake() override {
+  bool wake(Clock::time_point /*until*/) override {
     const auto start = Clock::now();
     spdlog::info("awake: a request has come, the weights are read again");
     guarded([&] {
@@ -134,6 +134,7 @@ class CudaExecutor final : public Executor {
       look_at_memory();
     });
     spdlog::info("the weights are back after {:.2f} s", std::chrono::duration<double>(Clock::now() - start).count());
+    return true;
   }
 
   Step submit(const Batch& batch) override {

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
+#include <optional>
 #include <ranges>
 
 #include "executor/base/batch_check.h"
@@ -66,18 +67,25 @@ GgmlOptions checked(GgmlOptions o) {
   return o;
 }
 
+std::string computing(int threads) {
+  return threads == 1 ? "1 thread computes" : fmt::format("{} threads compute", threads);
+}
+
 /// How many threads compute at most. The log says why.
 int choose_threads(int wanted) {
   const port::Processors found = port::find_processors();
   if (wanted <= 0) {
     const int n = std::min(found.threads(), GGML_MAX_N_THREADS);
-    spdlog::info("up to {} thread{} compute ({}), fewer where a step is small or other programs run", n,
-                 n == 1 ? "" : "s", found.reason());
+    spdlog::info("up to {} ({}), fewer where a step is small or other programs run", computing(n), found.reason());
     return n;
   }
   const int n = std::min(wanted, GGML_MAX_N_THREADS);
-  spdlog::info("{} thread{} compute, as --threads says ({})", n, n == 1 ? "" : "s", found.reason());
-  if (n > found.usable) spdlog::warn("more threads than processors: they wait for each other, so fewer are faster");
+  spdlog::info("{}, as --threads says ({})", computing(n), found.reason());
+  if (n > found.usable) {
+    spdlog::warn("more threads than processors: they wait for each other, so fewer are faster");
+  } else if (n > found.quota.value_or(n)) {
+    spdlog::warn("more threads than the quota has time for: they are stopped again and again, so fewer are faster");
+  }
   return n;
 }
 
@@ -130,11 +138,15 @@ class GgmlExecutor final : public BlockingExecutor {
     spdlog::info("asleep: no requests for a while, so the weights' memory is let go");
     return true;
   }
-  void wake() override {
-    const auto start = Clock::now();
-    spdlog::info("awake: a request has come, the weights are read again");
-    weights_.wake();
-    spdlog::info("the weights are back after {:.2f} s", std::chrono::duration<double>(Clock::now() - start).count());
+  bool wake(Clock::time_point until) override {
+    if (!waking_since_) {
+      waking_since_ = Clock::now();
+      spdlog::info("awake: a request has come, the weights are read again");
+    }
+    if (!weights_.wake(until)) return false;
+    const std::chrono::duration<double> took = Clock::now() - *std::exchange(waking_since_, std::nullopt);
+    spdlog::info("the weights are back after {:.2f} s", took.count());
+    return true;
   }
 
  private:
@@ -207,6 +219,7 @@ class GgmlExecutor final : public BlockingExecutor {
   BatchLimits limits_;
   ExecutorInfo info_;
   double planning_seconds_ = 0;
+  std::optional<Clock::time_point> waking_since_;
 };
 
 void log_instructions() {

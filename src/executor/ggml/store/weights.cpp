@@ -154,19 +154,26 @@ void Weights::convert(Converted& group) {
                                        ggml_backend_buft_name(group.type), model_.file->path()));
   }
   ggml_backend_buffer_set_usage(group.buffer.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
-  fill(group);
+  for (const model::TensorId id : group.ids) convert_again(id);
   converted_bytes_ += ggml_backend_buffer_get_size(group.buffer.get());
 }
 
-void Weights::fill(const Converted& group) {
-  for (const model::TensorId id : group.ids) {
-    const std::span<const std::byte> bytes = model_.file->tensor_bytes(info(id));
-    ggml_backend_tensor_set(matrix(id).tensor, bytes.data(), 0, bytes.size());
-    let_go(id);
+/// Into the memory that it has. What is read from the mapping is there.
+void Weights::convert_again(model::TensorId id) {
+  const Matrix& m = matrix(id);
+  const std::span<const std::byte> bytes = model_.file->tensor_bytes(info(id));
+  if (m.packed) {
+    m.packed->pack(bytes, info(id).stride);
+  } else if (m.tensor != nullptr && m.tensor != plain(id)) {
+    ggml_backend_tensor_set(m.tensor, bytes.data(), 0, bytes.size());
+  } else {
+    return;
   }
+  let_go(id);
 }
 
 void Weights::sleep() {
+  awake_ = 0;
   packed_memory_.let_go();
   for (const Converted& group : converted_) {
     auto* const base = static_cast<std::byte*>(ggml_backend_buffer_get_base(group.buffer.get()));
@@ -175,14 +182,10 @@ void Weights::sleep() {
   for (const model::TensorInfo& tensor : model_.file->tensors()) model_.file->let_go(tensor);
 }
 
-void Weights::wake() {
-  for (model::TensorId id = 0; id < std::ssize(matrices_); ++id) {
-    const Matrix& m = matrix(id);
-    if (!m.packed) continue;
-    m.packed->pack(model_.file->tensor_bytes(info(id)), info(id).stride);
-    let_go(id);
-  }
-  for (const Converted& group : converted_) fill(group);
+bool Weights::wake(std::chrono::steady_clock::time_point until) {
+  do convert_again(static_cast<model::TensorId>(awake_++));
+  while (awake_ < matrices_.size() && std::chrono::steady_clock::now() < until);
+  return awake_ == matrices_.size();
 }
 
 /// Gives back the file's pages of a matrix that was converted, unless its rows are read from there too.

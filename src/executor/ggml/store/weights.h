@@ -9,6 +9,7 @@
 // any thread may read.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <vector>
 
@@ -38,10 +39,10 @@ class Weights {
     return id == model::kNoTensor ? nullptr : plain_[static_cast<std::size_t>(id)];
   }
 
-  /// Gives all memory back, and converts the file's weights again: all stays where it is. REQUIRES: nobody reads until
-  /// wake() has returned.
+  /// Gives all memory back. REQUIRES: nobody reads until wake() has said that all is there.
   void sleep();
-  void wake();
+  /// Converts the file's weights again until then, at least one of them: each gets where it was. True: all are there.
+  bool wake(std::chrono::steady_clock::time_point until);
 
   std::size_t mapped_bytes() const { return mapped_bytes_; }        ///< read from the file's mapping
   std::size_t converted_bytes() const { return converted_bytes_; }  ///< in other forms
@@ -63,7 +64,7 @@ class Weights {
   bool place_packed(model::TensorId id);
   bool place_in_buffer(model::TensorId id, ggml_backend_buffer_type_t type);
   void convert(Converted& group);
-  void fill(const Converted& group);
+  void convert_again(model::TensorId id);
   void let_go(model::TensorId id);
 
   const model::Model& model_;
@@ -74,6 +75,7 @@ class Weights {
   matmul::PackedMemory packed_memory_;
   std::vector<Matrix> matrices_;  ///< [tensors of the file]
   std::size_t mapped_bytes_ = 0, converted_bytes_ = 0;
+  std::size_t awake_ = 0;  ///< so many of matrices_ are there again
 };
 
 }  // namespace coppice::executor
