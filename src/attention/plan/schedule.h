@@ -6,7 +6,7 @@
 // run is split so that many workers can share it, tiny ones are bundled. The arrays keep their capacity between steps.
 //
 // The cuts depend on the plan and the cost model alone and never on how many workers there are in a step, so the same
-// rows give the same bits on any number.
+// rows give the same bits on any number. Executors of at most two threads have another model than larger ones have.
 //
 // How it is cut: a run that costs much is cut into 2, 4, 8 or more pieces, none so small that the cut would cost more
 // than half of it, nor smaller than the whole over CostModel::pieces. Where workers are many they share a job's key

@@ -139,7 +139,7 @@ TEST_F(RoutesTest, AFullContextIsSaidInTheWordsOfEachApi) {
   const auto said = [&](const char* path, const std::string& body) {
     return post(path, body).json()["error"]["message"].get<std::string>();
   };
-  EXPECT_EQ(said("/v1/messages", messages), "prompt is too long: 318 tokens > 100 maximum");
+  EXPECT_EQ(said("/v1/messages", messages), "prompt is too long: 318 tokens > 99 maximum");
   for (const auto& [path, body] : {std::pair{"/v1/chat/completions", messages},
                                    {"/v1/completions", R"({"prompt": ")" + text + std::string(18, 'a') + R"("})"}}) {
     const std::string message = said(path, body);
@@ -153,7 +153,7 @@ TEST_F(RoutesTest, AFullContextIsSaidInTheWordsOfEachApi) {
       << "the answer needs one";
   EXPECT_EQ(said("/v1/messages", R"({"max_tokens": 9, "messages": [{"role": "user", "content": ")" +
                                      std::string(5000, 'a') + R"("}]})"),
-            "prompt is too long: 401 tokens > 100 maximum")
+            "prompt is too long: 401 tokens > 99 maximum")
       << "at least: no more of it is read";
 }
 

@@ -31,12 +31,12 @@ const char* error_type(const RequestError& error) {
   }
 }
 
-/// Agents know a full context by Anthropic's own words, and read the two numbers.
+/// Agents know a full context by Anthropic's own words, and read the two numbers. An answer needs one of the context.
 std::string message_of(const RequestError& error) {
   const auto& sizes = error.sizes();
   if (!sizes) return error.what();
   return fmt::format("prompt is too long: {} tokens > {} maximum", sizes->tokens,
-                     std::min(sizes->context, sizes->tokens - 1));
+                     std::min(sizes->context, sizes->tokens) - 1);
 }
 
 const char* stop_reason(const AnthropicEnd& end) {
