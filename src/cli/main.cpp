@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <iterator>
 #include <new>
 #include <string>
 #include <system_error>
@@ -23,6 +24,7 @@
 #include "cli/option_errors.h"
 #include "cli/option_text.h"
 #include "cli/other_servers.h"
+#include "cli/other_variables.h"
 #include "cli/pull.h"
 #include "cli/serve.h"
 #include "cli/version.h"
@@ -59,9 +61,16 @@ void print_failure(const std::exception_ptr& failure) noexcept {
   }
 }
 
+/// Those behind `serve`, also of other servers, and what their variables stand for.
+std::vector<std::string> serve_arguments(std::vector<std::string> given, const CLI::App& command) {
+  std::vector<std::string> arguments = {"serve"};
+  std::ranges::move(coppice::cli::flags_of_variables(command, given), std::back_inserter(arguments));
+  std::ranges::move(coppice::cli::read_other_servers(std::move(given), command), std::back_inserter(arguments));
+  return arguments;
+}
+
 /// As CLI11 wants them: the last first. "help serve" and "version" are what people try first.
-std::vector<std::string> arguments_of(int argc, char** argv) {
-  std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
+std::vector<std::string> arguments_of(const CLI::App& app, std::vector<std::string> arguments) {
   if (!arguments.empty() && arguments.front() == "help") {
     arguments.erase(arguments.begin());
     arguments.emplace_back("--help");
@@ -69,7 +78,7 @@ std::vector<std::string> arguments_of(int argc, char** argv) {
     arguments = {"--version"};
   }
   if (!arguments.empty() && arguments.front() == "serve")
-    arguments = coppice::cli::read_other_servers(std::move(arguments));
+    arguments = serve_arguments({arguments.begin() + 1, arguments.end()}, *app.get_subcommand("serve"));
   std::ranges::reverse(arguments);
   return arguments;
 }
@@ -98,13 +107,15 @@ int main(int argc, char** argv) {
                        "Print version, commit and instruction sets, and exit");
   app.require_subcommand(1);
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);  // scripts append to their defaults
-  app.failure_message(
-      [](const CLI::App* all, const CLI::Error& error) { return coppice::cli::error_text(*all, error); });
+  const std::vector<std::string> given(argv + std::min(argc, 1), argv + argc);
+  app.failure_message([&given](const CLI::App* all, const CLI::Error& error) {
+    return coppice::cli::error_text(*all, given.empty() ? "" : given.front(), error);
+  });
   coppice::cli::set_help(app);
   int exit_code = 0;
   for (const AddCommand add : kCommands) add(app, exit_code);
   try {
-    std::vector<std::string> arguments = arguments_of(argc, argv);
+    std::vector<std::string> arguments = arguments_of(app, given);
     check_command(app, arguments);
     app.parse(arguments);
   } catch (const CLI::ParseError& e) {

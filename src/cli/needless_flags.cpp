@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "cli/option_checks.h"
+
 namespace coppice::cli {
 
 void add_needless_flags(CLI::App& command) {
@@ -20,25 +22,31 @@ void add_needless_flags(CLI::App& command) {
           "--trust-remote-code,--enforce-eager,--async-scheduling,--disable-log-requests,--no-enable-log-requests,"
           "--disable-uvicorn-access-log,--disable-log-stats",
           why)
-      ->group("Of other servers");
+      ->group(kNeedlessGroup);
   const auto take = [&command](const char* names, const char* text) {
     return command.add_option_function<std::vector<std::string>>(
                       names, [](const std::vector<std::string>&) {}, text)
         ->take_all()  // by each of its names
         ->allow_extra_args(false)
         ->type_name("TEXT")
-        ->group("Of other servers");
+        ->group(kNeedlessGroup);
   };
   take("--tool-call-parser,--reasoning-parser",
        "Taken, and without effect: the chat template says how calls and thoughts look");
   take("--reasoning-format", "Taken, and without effect: thoughts are kept apart unless a request says none")
-      ->check(CLI::IsMember({"auto", "deepseek"}));
+      ->check(why_not({{"none", "a request's reasoning_format none leaves thoughts in the text; leave the option out"},
+                       {"deepseek-legacy", "thoughts stand in reasoning_content alone: write deepseek"}}))
+      ->check(CLI::IsMember({"auto", "deepseek"}))
+      ->envname("LLAMA_ARG_THINK");
   take("--flash-attn", "Taken, and without effect: attention is always computed so")
-      ->check(CLI::IsMember({"auto", "on", "1", "true", "enabled"}));
+      ->transform(on_and_off("on", "off"))
+      ->check(why_not({{"off", "attention is always computed so: leave the option out, or write auto"}}))
+      ->check(CLI::IsMember({"auto", "on"}))
+      ->envname("LLAMA_ARG_FLASH_ATTN");
   take("--tensor-parallel-size,--pipeline-parallel-size,--data-parallel-size", "One device computes")
-      ->check(CLI::IsMember({"1"}));
+      ->check(only("1", "one device computes: write 1, and start a server for each GPU with --device cuda:0, cuda:1"));
   take("--dtype", "Taken, and without effect: the file says how weights are stored; see --kv-format")
-      ->check(CLI::IsMember({"auto"}));
+      ->check(only("auto", "the file says how weights are stored: write auto; --kv-format is for keys and values"));
 }
 
 }  // namespace coppice::cli

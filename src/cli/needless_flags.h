@@ -7,6 +7,9 @@ class App;
 
 namespace coppice::cli {
 
+/// Their heading in --help.
+inline constexpr const char* kNeedlessGroup = "Of other servers";
+
 /// They are taken, and without effect.
 void add_needless_flags(CLI::App& command);
 

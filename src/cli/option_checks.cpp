@@ -7,6 +7,7 @@
 #include <boost/json/parse.hpp>
 #include <cmath>
 #include <cstdint>
+#include <map>
 #include <ranges>
 #include <string_view>
 #include <utility>
@@ -43,13 +44,55 @@ CLI::Validator size() {
       "SIZE");
 }
 
-CLI::Validator minus_one_as(std::string value) {
+CLI::Validator read_as(std::map<std::string, std::string> same) {
   return CLI::Validator(
-      [value = std::move(value)](std::string& text) {
-        if (text == "-1") text = value;
+      [same = std::move(same)](std::string& text) {
+        if (const auto found = same.find(text); found != same.end()) text = found->second;
         return std::string();
       },
       "");
+}
+
+CLI::Validator on_and_off(const std::string& on, const std::string& off) {
+  return read_as({{"on", on},
+                  {"enabled", on},
+                  {"true", on},
+                  {"1", on},
+                  {"off", off},
+                  {"disabled", off},
+                  {"false", off},
+                  {"0", off},
+                  {"-1", "auto"}});
+}
+
+CLI::Validator why_not(std::map<std::string, std::string> refused) {
+  return CLI::Validator(
+      [refused = std::move(refused)](const std::string& text) {
+        const auto found = refused.find(text);
+        return found == refused.end() ? std::string() : fmt::format("{} is no choice here; {}", text, found->second);
+      },
+      "");
+}
+
+CLI::Validator only(std::string value, std::string why) {
+  std::string choice = fmt::format("{{{}}}", value);
+  return CLI::Validator(
+      [value = std::move(value), why = std::move(why)](const std::string& text) {
+        return text == value ? std::string() : fmt::format("{} is no choice here; {}", text, why);
+      },
+      std::move(choice));
+}
+
+CLI::Validator template_file() {
+  return CLI::Validator(
+      [](const std::string& text) {
+        if (CLI::ExistingFile(text).empty()) return std::string();
+        return fmt::format(
+            "there is no file {}; --chat-template-file names a file with a Jinja template, and without it the model's "
+            "own is used",
+            text);
+      },
+      "FILE");
 }
 
 CLI::Validator between(double least, double most) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -13,8 +14,20 @@ CLI::Validator not_negative();
 /// Bytes, also in units: "512MiB", "1.5GB", "2g". Those with an i, such as GiB, are powers of 1024, others of 1000.
 CLI::Validator size();
 
-/// llama-server's -1 for "as it suits".
-CLI::Validator minus_one_as(std::string value);
+/// For the transform() of an option: other servers' words, each with ours. Other text stays.
+CLI::Validator read_as(std::map<std::string, std::string> same);
+
+/// llama-server's words for on, off and auto, as `on`, `off` and "auto".
+CLI::Validator on_and_off(const std::string& on, const std::string& off);
+
+/// Values of other servers that are refused, each with a part of a sentence that says why, and what to write.
+CLI::Validator why_not(std::map<std::string, std::string> refused);
+
+/// One value; of any other `why` says why not, and what to write.
+CLI::Validator only(std::string value, std::string why);
+
+/// A file with a chat template.
+CLI::Validator template_file();
 
 /// As CLI::Range, but refuses NaN, which is neither below nor above.
 CLI::Validator between(double least, double most);

@@ -66,16 +66,16 @@ std::string unknown_text(const CLI::App& command) {
 
 }  // namespace
 
-std::string error_text(const CLI::App& app, const CLI::Error& error) {
+std::string error_text(const CLI::App& app, const std::string& command, const CLI::Error& error) {
   const std::vector<const CLI::App*> commands = app.get_subcommands(nullptr);
-  const auto parsed = std::ranges::find_if(commands, [](const CLI::App* command) { return command->parsed(); });
+  const auto chosen = std::ranges::find(commands, command, [](const CLI::App* one) { return one->get_name(); });
   std::string text = error.what();
-  std::string help = "Run with --help for more information.";
+  std::string help = "'coppice --help' tells all commands.";
   if (!app.remaining().empty()) {
     text = unknown_text(app);
-  } else if (parsed != commands.end()) {
-    help = fmt::format("'coppice {} --help' tells all options.", (*parsed)->get_name());
-    if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError)) text = unknown_text(**parsed);
+  } else if (chosen != commands.end()) {
+    help = fmt::format("'coppice {} --help' tells all options.", command);
+    if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError)) text = unknown_text(**chosen);
   }
   // "--port: 1 required UINT:INT in [0 - 65535] missing"
   if (const auto colon = text.find(": 1 required "); error.get_name() == "ArgumentMismatch" && colon != text.npos)

@@ -7,7 +7,8 @@
 namespace coppice::cli {
 
 /// The lines for standard error. An option that a command doesn't have is named with those that it is nearest to.
-/// `app`: the whole program, after its parse() threw `error`.
-std::string error_text(const CLI::App& app, const CLI::Error& error);
+/// `app`: the whole program; `command`: its first argument, which may be none of its commands; `error`: what its
+/// parse() threw, or what was thrown of the arguments before.
+std::string error_text(const CLI::App& app, const std::string& command, const CLI::Error& error);
 
 }  // namespace coppice::cli

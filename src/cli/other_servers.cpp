@@ -5,9 +5,9 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
+#include <cstddef>
 #include <string_view>
-
-#include "port/process.h"
+#include <utility>
 
 namespace coppice::cli {
 namespace {
@@ -15,9 +15,18 @@ namespace {
 struct Short {
   std::string_view name, same;
 };
-constexpr Short kShort[] = {{"-np", "--parallel"},    {"-fa", "--flash-attn"},    {"-rea", "--reasoning"},
-                            {"-mm", "--mmproj"},      {"-cb", "--cont-batching"}, {"-tp", "--tensor-parallel-size"},
-                            {"-kvu", "--kv-unified"}, {"-kvo", "--kv-offload"},   {"-no-ag", "--no-agent"}};
+constexpr Short kShort[] = {{"-np", "--parallel"},
+                            {"-fa", "--flash-attn"},
+                            {"-rea", "--reasoning"},
+                            {"-mm", "--mmproj"},
+                            {"-cb", "--cont-batching"},
+                            {"-tp", "--tensor-parallel-size"},
+                            {"-kvu", "--kv-unified"},
+                            {"-kvo", "--kv-offload"},
+                            {"-no-ag", "--no-agent"},
+                            {"-dev", "--device"},
+                            {"-pp", "--pipeline-parallel-size"},
+                            {"-dp", "--data-parallel-size"}};
 
 struct Otherwise {
   std::string_view names, here;  ///< names: with a space before and behind each
@@ -25,7 +34,7 @@ struct Otherwise {
 constexpr Otherwise kOtherwise[] = {
     {" -ngl --gpu-layers --n-gpu-layers -cmoe --cpu-moe -ncmoe --n-cpu-moe -ot --override-tensor ",
      "--device chooses what computes, and a GPU gets all layers"},
-    {" -dev -sm --split-mode -ts --tensor-split -mg --main-gpu ", "--device chooses what computes: one device"},
+    {" -sm --split-mode -ts --tensor-split -mg --main-gpu ", "--device chooses what computes: one device"},
     {" -ctk -ctv --cache-type-k --cache-type-v --kv-cache-dtype ", "--kv-format chooses f16, int8 or turbo4 for both"},
     {" -ub --ubatch-size ", "--step-tokens alone bounds a step"},
     {" -tb --threads-batch ", "--threads holds for prompts, too"},
@@ -112,6 +121,19 @@ constexpr Otherwise kOtherwise[] = {
     {" -cl --cache-list ", "'coppice models' lists local models"},
     {" -e ", "each request has its prompt"},
     {" --usage ", "'coppice serve --help' tells all options"},
+    {" --limit-mm-per-prompt ", "--max-images bounds the images of a request"},
+    {" --task --runner --convert ", "every model generates and embeds: a request's path says which"},
+    {" --enable-sleep-mode ", "--sleep-idle-seconds lets an idle server's weights go"},
+    {" --max-logprobs ", "a request gets up to 20 for each token"},
+    {" -O -O0 -O1 -O2 -O3 --optimization-level -cc --compilation-config ", "nothing is compiled at the start"},
+    {" --cpu-offload-gb ", "--device chooses what computes, and all weights lie there"},
+    {" --no-enable-chunked-prefill ", "long prompts are always computed in steps; --step-tokens bounds them"},
+    {" --enable-log-requests --max-log-len ", "--request-log writes a line for each request, without its text"},
+    {" --guided-decoding-backend --structured-outputs-config ", "XGrammar is built in, and each request says the form"},
+    {" --override-generation-config ", "--temp, --top-p and so on hold for requests that don't say"},
+    {" --chat-template-content-format ", "the template itself shows which form of content it reads"},
+    {" --response-role ", "answers are the assistant's"},
+    {" --config ", "options stand on the command line, and in llama-server's variables"},
     {" --version ", "'coppice --version' prints it"},
     {" --completion-bash ", "'coppice generate bash' prints it"},
 };
@@ -135,39 +157,104 @@ bool is_preset(std::string_view name) {
   return name.starts_with("--") && (name.ends_with("-default") || name.ends_with("-spec"));
 }
 
-}  // namespace
-
-std::vector<std::string> read_other_servers(std::vector<std::string> arguments) {
-  for (std::string& argument : arguments) {
-    if (!argument.starts_with('-')) continue;
-    const std::string name = argument.substr(0, argument.find('='));
-    if (const auto* found = std::ranges::find(kShort, name, &Short::name); found != std::end(kShort)) {
-      argument.replace(0, name.size(), found->same);
-      continue;
-    }
-    if (is_draft(name)) throw CLI::ValidationError(name, "not an option here; there are no draft models");
-    if (is_preset(name))
-      throw CLI::ValidationError(name, "not an option here; 'coppice pull' fetches a model by its name");
-    for (const Otherwise& option : kOtherwise)
-      if (option.names.find(" " + name + " ") != std::string_view::npos)
-        throw CLI::ValidationError(name, fmt::format("not an option here; {}", option.here));
-    if (is_long_short(name)) throw CLI::ValidationError(name, "there is no such option; short ones have one letter");
-  }
-  return arguments;
+/// The option's name as CLI11 knows it. llama-server takes underscores for dashes, and has short names of several
+/// letters.
+std::string plain_name(std::string name) {
+  if (name.starts_with("--")) std::ranges::replace(name, '_', '-');
+  const auto* found = std::ranges::find(kShort, name, &Short::name);
+  return found == std::end(kShort) ? name : std::string(found->same);
 }
 
-std::vector<std::string> unread_variables(const CLI::App& command) {
-  constexpr std::string_view kOurs = "LLAMA_ARG_";
-  std::vector<std::string> unread;
-  for (char** variable = port::environment(); variable != nullptr && *variable != nullptr; ++variable) {
-    const std::string_view text = *variable;
-    if (!text.starts_with(kOurs)) continue;
-    std::string name(text.substr(0, text.find('=')));
-    const auto reads = [&](const CLI::Option* option) { return option->get_envname() == name; };
-    if (std::ranges::none_of(command.get_options(), reads)) unread.push_back(std::move(name));
+void refuse_others(const std::string& name) {
+  if (const std::string_view here = instead_of(name); !here.empty())
+    throw CLI::ValidationError(name, fmt::format("not an option here; {}", here));
+  if (is_long_short(name)) throw CLI::ValidationError(name, "there is no such option; short ones have one letter");
+}
+
+/// The arguments behind `serve`, read from the first to the last.
+class Reader {
+ public:
+  Reader(std::vector<std::string> arguments, const CLI::App& command)
+      : arguments_(std::move(arguments)), command_(command), model_(command.get_option("--model")) {}
+
+  std::vector<std::string> read() {
+    while (at_ < arguments_.size() && arguments_[at_] != "--") {
+      std::string argument = next();
+      if (argument.size() > 1 && argument[0] == '-') {
+        read_option(argument);
+      } else if (std::exchange(has_first_, true)) {
+        read_.push_back(std::move(argument));  // one too many, which CLI11 says
+      } else {
+        first_ = std::move(argument);
+        first_at_ = read_.size();
+      }
+    }
+    place_first();
+    while (at_ < arguments_.size()) read_.push_back(next());
+    return std::move(read_);
   }
-  std::ranges::sort(unread);
-  return unread;
+
+ private:
+  std::string next() { return std::move(arguments_[at_++]); }
+  /// Whether a value, or another one, may follow.
+  bool value_follows() const { return at_ < arguments_.size() && !arguments_[at_].starts_with('-'); }
+  /// Whether the model is said before, or by its option behind.
+  bool has_model() const {
+    const auto says = [](const std::string& a) { return a == "-m" || a == "--model" || a.starts_with("--model="); };
+    return has_first_ || !named_.empty() ||
+           std::any_of(arguments_.begin() + static_cast<std::ptrdiff_t>(at_), arguments_.end(), says);
+  }
+
+  void read_option(const std::string& argument) {
+    const std::size_t equals = std::min(argument.find('='), argument.size());
+    const std::string name = plain_name(argument.substr(0, equals));
+    refuse_others(name);
+    const CLI::Option* option = command_.get_option_no_throw(name);
+    read_.push_back(name + argument.substr(equals));
+    if (option == nullptr || option->get_expected_max() == 0) return;  // a flag, or "-c4096"
+    std::string value;
+    if (equals < argument.size()) {
+      value = argument.substr(equals + 1);
+    } else if (name == "--flash-attn" && !value_follows()) {
+      read_.back() += "=on";  // it was a flag once
+    } else if (at_ < arguments_.size()) {
+      value = next();
+      // vLLM's has several values. Where nothing else says the model, one of them may be it.
+      while (name == "--served-model-name" && has_model() && value_follows()) value += ',' + next();
+      read_.push_back(value);
+    }
+    if (option == model_) named_ = value;
+  }
+
+  void place_first() {
+    if (!has_first_ || first_ == named_) return;
+    if (!named_.empty())
+      throw CLI::ValidationError(
+          "--model", fmt::format("{} and the argument {} are two models: give one of them", named_, first_));
+    read_.insert(read_.begin() + static_cast<std::ptrdiff_t>(first_at_), first_);
+  }
+
+  std::vector<std::string> arguments_, read_;
+  const CLI::App& command_;
+  const CLI::Option* model_;
+  std::size_t at_ = 0, first_at_ = 0;
+  bool has_first_ = false;
+  std::string first_, named_;  ///< the model: the first argument that is no option's; --model's last value
+};
+
+}  // namespace
+
+std::string_view instead_of(std::string_view name) {
+  if (is_draft(name)) return "there are no draft models";
+  if (is_preset(name)) return "'coppice pull' fetches a model by its name";
+  const std::string between_spaces = fmt::format(" {} ", name);
+  for (const Otherwise& option : kOtherwise)
+    if (option.names.find(between_spaces) != std::string_view::npos) return option.here;
+  return {};
+}
+
+std::vector<std::string> read_other_servers(std::vector<std::string> arguments, const CLI::App& command) {
+  return Reader(std::move(arguments), command).read();
 }
 
 }  // namespace coppice::cli

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace CLI {
@@ -11,12 +12,12 @@ class App;
 namespace coppice::cli {
 
 /// Takes and gives the arguments behind `coppice serve`, in their order. llama-server's short options of several
-/// letters become its long ones: CLI11 would read "-np 4" as "-n p". Throws CLI::ValidationError for an option of the
-/// other servers that coppice has under another name or form, and says which; and for any other short option of several
-/// letters.
-std::vector<std::string> read_other_servers(std::vector<std::string> arguments);
+/// letters become its long ones: CLI11 would read "-np 4" as "-n p". Underscores in long names become dashes. Values
+/// stay as they are. Throws CLI::ValidationError for an option of the other servers that coppice has under another name
+/// or form, and says which; for any other short option of several letters; and for two models.
+std::vector<std::string> read_other_servers(std::vector<std::string> arguments, const CLI::App& command);
 
-/// llama-server's variables (LLAMA_ARG_...) that are set, and that no option of the command reads.
-std::vector<std::string> unread_variables(const CLI::App& command);
+/// What coppice has instead of this option of the other servers, as part of a sentence. Empty: it is none of these.
+std::string_view instead_of(std::string_view name);
 
 }  // namespace coppice::cli

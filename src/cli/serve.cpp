@@ -20,7 +20,7 @@
 #include "cli/local_models.h"
 #include "cli/memory_nodes.h"
 #include "cli/opened_files.h"
-#include "cli/other_servers.h"
+#include "cli/other_variables.h"
 #include "cli/projector_files.h"
 #include "cli/serve_options.h"
 #include "cli/serve_signals.h"
@@ -268,7 +268,8 @@ server::CacheReports cache_reports(const ServeOptions& o) {
   return text ? server::CacheReports::kText : server::CacheReports::kLengths;
 }
 
-int serve(ServeOptions o, const std::vector<std::string>& unread) {
+/// complaints: about variables.
+int serve(ServeOptions o, const std::vector<std::string>& complaints) {
   if (o.model.empty())
     throw CLI::ParseError(fmt::format("Which model? {}", models_to_choose()), CLI::ExitCodes::RequiredError);
   port::hold_signals();
@@ -283,7 +284,7 @@ int serve(ServeOptions o, const std::vector<std::string>& unread) {
   start_logging(o.server.api.verbose ? "debug" : o.log_level);
   ServeSignals signals(o.server.drain_seconds);
   place_memory(o.numa);
-  for (const std::string& variable : unread) spdlog::warn("{} is set, and has no effect here", variable);
+  for (const std::string& complaint : complaints) spdlog::warn("{}", complaint);
   take_vllm_key(o);
   o.server.api.isolate_keys = o.isolate == "keys";
   if (o.server.api.isolate_keys && !has_keys(o))
@@ -325,7 +326,8 @@ void add_serve(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("serve", "Serve a GGUF model over HTTP, in OpenAI's and Anthropic's APIs");
   auto options = std::make_shared<ServeOptions>();
   add_serve_options(*command, *options);
-  command->callback([options, command, &exit_code] { exit_code = serve(*options, unread_variables(*command)); });
+  command->callback(
+      [options, command, &exit_code] { exit_code = serve(*options, complaints_about_variables(*command)); });
 }
 
 }  // namespace coppice::cli

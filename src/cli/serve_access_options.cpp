@@ -2,6 +2,8 @@
 // nothing.
 #include "cli/serve_access_options.h"
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
@@ -24,14 +26,20 @@ std::string complaint_about_field_name(const std::string& name) {
   return !name.empty() && std::ranges::all_of(name, fits) ? "" : "the name of a header, such as X-Tenant";
 }
 
+std::string complaint_about_host(const std::string& host) {
+  if (host.empty()) return "it is empty, which would be all addresses: say 0.0.0.0 or :: for these";
+  if (host.ends_with(".sock") || host.starts_with('/') || host.starts_with("unix:"))
+    return fmt::format("{} is a socket in the file system, and none is served: write 127.0.0.1, and --port", host);
+  if (host.contains(',')) return fmt::format("{} are several addresses: write one, or 0.0.0.0 for all", host);
+  return {};
+}
+
 constexpr const char* kNetwork = "Network";  // a heading of --help
 
 void add_network_options(CLI::App& command, server::ServerConfig& s) {
   const char* group = kNetwork;
   command.add_option("--host", s.host, "Address to listen on, or a name: all of its addresses")
-      ->check([](const std::string& host) {
-        return host.empty() ? "it is empty, which would be all addresses: say 0.0.0.0 or :: for these" : "";
-      })
+      ->check(complaint_about_host)
       ->envname("LLAMA_ARG_HOST")
       ->capture_default_str()
       ->group(group);
@@ -150,7 +158,7 @@ void add_time_options(CLI::App& command, server::ServerConfig& s) {
   command
       .add_option("--ping-seconds,--sse-ping-interval", s.api.ping_seconds,
                   "Send a comment to a stream that is silent for this time; 0: never")
-      ->transform(minus_one_as("0"))
+      ->transform(read_as({{"-1", "0"}}))
       ->check(seconds_from(0))
       ->envname("LLAMA_ARG_SSE_PING_INTERVAL")
       ->capture_default_str()
@@ -167,6 +175,7 @@ void add_log_options(CLI::App& command, ServeOptions& o) {
   command
       .add_flag("--verbose,-v", o.server.api.verbose,
                 "Log at level debug, and say in chats' answers which prompt the model got (__verbose)")
+      ->transform(on_and_off("true", "false"))
       ->envname("LLAMA_ARG_VERBOSE")
       ->group(group);
   command

@@ -25,12 +25,18 @@
 namespace coppice::cli {
 namespace {
 
+/// llama-server's names of devices in ours: "none", "CUDA0". Other text stays.
+std::string device_of_llama_server(std::string& name) {
+  if (name == "none") name = "cpu";
+  if (name.starts_with("CUDA")) name = "cuda:" + name.substr(4);
+  return {};
+}
+
 void add_model_options(CLI::App& command, ServeOptions& o) {
   const char* group = "Model";
   command
       .add_option("--model,-m,model", o.model,
                   "GGUF file, a folder with one, or a local model's name; without it serve says which there are")
-      ->multi_option_policy(CLI::MultiOptionPolicy::Throw)  // it may be the first argument, too: which one is meant?
       ->envname("LLAMA_ARG_MODEL")
       ->group(group);
   command
@@ -43,7 +49,7 @@ void add_model_options(CLI::App& command, ServeOptions& o) {
   command
       .add_option("--chat-template,--chat-template-file", o.chat_template,
                   "File with a Jinja template, instead of the model's own")
-      ->check(CLI::ExistingFile)
+      ->check(template_file())
       ->envname("LLAMA_ARG_CHAT_TEMPLATE_FILE")
       ->group(group);
   command
@@ -55,6 +61,7 @@ void add_model_options(CLI::App& command, ServeOptions& o) {
   command
       .add_option("--reasoning", o.reasoning,
                   "off: models that can answer without reasoning do so, unless a request asks for it")
+      ->transform(on_and_off("on", "off"))
       ->check(CLI::IsMember({"auto", "on", "off"}))
       ->envname("LLAMA_ARG_REASONING")
       ->capture_default_str()
@@ -75,6 +82,7 @@ void add_model_options(CLI::App& command, ServeOptions& o) {
   command
       .add_flag("--prefill-assistant", o.continues_assistant,
                 "A chat's last message goes on if it is the assistant's, unless the request says what it wants")
+      ->transform(on_and_off("true", "false"))
       ->envname("LLAMA_ARG_PREFILL_ASSISTANT")
       ->group(group);
   command
@@ -85,6 +93,9 @@ void add_model_options(CLI::App& command, ServeOptions& o) {
       .add_option("--pooling", o.pooling,
                   "What an embedding is made from: the last token's hidden state, or the mean of all tokens' (default: "
                   "what the file says, else last)")
+      ->check(why_not({{"cls", "the first token knows nothing of those behind it: write last or mean"},
+                       {"none", "an embedding is of a whole text: write last or mean"},
+                       {"rank", "no model that can be served ranks: write last or mean"}}))
       ->check(CLI::IsMember({"last", "mean"}))
       ->envname("LLAMA_ARG_POOLING")
       ->group(group);
@@ -97,20 +108,27 @@ void add_model_options(CLI::App& command, ServeOptions& o) {
   command
       .add_option("--device", o.device,
                   "What computes: auto (a GPU that runs the model, else the CPU), cpu, cuda, cuda:N (an NVIDIA GPU)")
+      ->transform(CLI::Validator(device_of_llama_server, ""))
       ->check(CLI::Validator(check_device, ""))
+      ->envname("LLAMA_ARG_DEVICE")
       ->capture_default_str()
       ->group(group);
   command
       .add_option("--threads,-t", o.ggml.n_threads,
                   "Threads that compute (default, also by 0 and -1: one for each core that is free)")
-      ->transform(minus_one_as("0"))
+      ->transform(read_as({{"-1", "0"}}))
       ->check(CLI::Range(0, 512))
       ->envname("LLAMA_ARG_THREADS")
       ->group(group);
   command
       .add_option("--numa", o.numa,
                   "Where memory lies if a machine has several nodes: none (as the system has it), interleave (on all)")
+      ->transform(read_as({{"numactl", "none"}}))
+      ->check(
+          why_not({{"distribute", "threads run where the system lets them: write interleave to spread memory"},
+                   {"isolate", "the system does that: write numactl --cpunodebind=0 --membind=0 before the command"}}))
       ->check(CLI::IsMember({"none", "interleave"}))
+      ->envname("LLAMA_ARG_NUMA")
       ->capture_default_str()
       ->group(group);
   command
@@ -210,7 +228,7 @@ void add_cache_options(CLI::App& command, ServeOptions& o) {
       ->group(group);
   command
       .add_option("--max-batch,--parallel,--max-num-seqs", o.engine.max_batch, "Sequences that run at the same time")
-      ->transform(minus_one_as(std::to_string(o.engine.max_batch)))
+      ->transform(read_as({{"-1", std::to_string(o.engine.max_batch)}}))
       ->check(CLI::Range(1, 4096))
       ->envname("LLAMA_ARG_N_PARALLEL")
       ->capture_default_str()

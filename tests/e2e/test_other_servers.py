@@ -188,7 +188,10 @@ TAKEN = """-a name; --alias name; --served-model-name name; -c 512; --ctx-size 5
 --cors https://a.example,localhost; -v; --verbose; --kv-bytes 1.5GiB; --kv-bytes 2g; --kv-bytes 512mib; -c 512 --ctx 1024; --kv-bytes 0;
 --chat-template-kwargs {}; --default-chat-template-kwargs {}; --jinja; --metrics; --slots; --no-slots; --prefill-assistant; --no-prefill-assistant; -cb; --cont-batching; -kvu; -fa on;
 --flash-attn auto; --enable-prefix-caching; --enable-chunked-prefill; --enable-auto-tool-choice; --trust-remote-code; -tp 1 --pipeline-parallel-size 1;
---tensor-parallel-size 1; --ctx 0; --dtype auto; --enforce-eager; --disable-log-requests; --cache-prompt; --offline"""
+--tensor-parallel-size 1; --ctx 0; --dtype auto; --enforce-eager; --disable-log-requests; --cache-prompt; --offline;
+--ctx_size 512; --max_model_len=512; --no_warmup; --chat_template_kwargs {}; -fa; -fa --jinja; --flash_attn; -fa 1 --flash-attn enabled; -fa=auto; --reasoning true; -rea 1;
+--reasoning disabled; --numa numactl; -pp 1 -dp 1; --served-model-name a b --jinja; --served-model-name a b; --device none; -dev none; --device CUDA0; -dev CUDA1;
+--api-key --some_key; --alias -np; -m /nowhere.gguf; -m /another.gguf -m /nowhere.gguf"""
 
 
 @pytest.mark.parametrize("option", [option.strip() for option in TAKEN.split(";")])
@@ -203,13 +206,18 @@ REFUSED = """-ngl 99: --device; --n-gpu-layers 99: --device; -sm row: --device; 
 --no-cache-prompt: --share off; --no-enable-prefix-caching: --share off; --allowed-origins ["*"]: --cors; -to 600: --request-seconds;
 --no-jinja: Jinja; --no-metrics: always; --verbosity 3: --log-level; --log-disable: --log-level; --ssl-cert-file a: proxy; --lora a: adapters;
 --enable-lora: adapters; -md a: draft; --speculative-config {}: draft; --mmproj-url a: downloaded; --reranking: rank; --models-dir a: one model;
---context-shift: shifted; --slot-save-path a: cache; -tp 2: 2 not in; --flash-attn off: off not in; --dtype half: half not in;
---reasoning-format none: none not in; -nocb: one pool; --props: read; --poll 50: sleep; --prio 2: nice; --swa-full: one pool; -fit off: --device; --gpt-oss-20b-default: coppice pull; --ctx-checkpoints 8: one pool; --cach-prompt: did you mean --cache-prompt?; -zz: one letter; -sps 0.5: cache; --draft-max 8: draft; -q awq: file; --quantization awq: file; --n-cpu-moe 3: --device; --cache-reuse 256: cache;
+--context-shift: shifted; --slot-save-path a: cache; -tp 2: one device computes; -fa off: leave the option out; -fa 0: leave the option out; -fa disabled: write auto; --dtype half: write auto; --dtype bfloat16: --kv-format;
+--reasoning-format none: a request's reasoning_format none; --reasoning_format deepseek-legacy: write deepseek; --pooling cls: write last or mean; --pooling rank: ranks; --pooling none: whole text;
+--numa distribute: write interleave; --numa isolate: numactl --cpunodebind=0; --n_gpu_layers 99: --device; --n_gpu_layers=99: --device; --chat-template chatml: model's own; --chat-template {{x}}: --chat-template-file;
+--limit-mm-per-prompt {}: --max-images; --task embed: request's path; --runner pooling: request's path; --enable-sleep-mode: --sleep-idle-seconds; --max-logprobs 20: up to 20;
+--compilation-config 3: compiled; -O3: compiled; -O 3: compiled; --cpu-offload-gb 10: --device; -pp 2: one device computes; -dp 2: one device computes; --enable-log-requests: --request-log;
+--host /tmp/x.sock: write 127.0.0.1; --host 127.0.0.1,::1: several addresses; --device CUDA0,CUDA1: is no device; -dev Vulkan0: is no device; -m /b.gguf: /b.gguf and the argument /nowhere.gguf are two models;
+--served-model-name a b -c x: x is not 0; --alias a b: one argument too many; -nocb: one pool; --props: read; --poll 50: sleep; --prio 2: nice; --swa-full: one pool; -fit off: --device; --gpt-oss-20b-default: coppice pull; --ctx-checkpoints 8: one pool; --cach-prompt: did you mean --cache-prompt?; -zz: one letter; -sps 0.5: cache; --draft-max 8: draft; -q awq: file; --quantization awq: file; --n-cpu-moe 3: --device; --cache-reuse 256: cache;
 --grammar a: request; --repeat-last-n 64: penalties; --log-file a: standard error; --tokenizer a: GGUF; --generation-config vllm: --temp;
 --kv-byte 1GiB: did you mean --kv-bytes?; --prot 8080: did you mean --port?; --threads-http 4: one thread; --kv-bytes 1XB: 1XB is no size;
 --kv-bytes 1.5.5GB: is no size; --kv-bytes GiB: is no size; --kv-bytes 1kiloB: is no size; --kv-bytes 99999999TB: is no size; --kv-bytes -5: -5 is no size;
 --port: its value is missing; one-more: one-more is one argument too many; --model b: --model; --max-connections 0: 0 not in range 1 to;
---chat-template-kwargs {x: {x is no JSON object; --chat-template-kwargs []: [] is no JSON object; --chat-template-kwargs {"tools":[]}: tools is not a variable; --mirostat 2: --mirostat; -tp 1 --pipeline-parallel-size 2: 2 not in;
+--chat-template-kwargs {x: {x is no JSON object; --chat-template-kwargs []: [] is no JSON object; --chat-template-kwargs {"tools":[]}: tools is not a variable; --mirostat 2: --mirostat; -tp 1 --pipeline-parallel-size 2: one device;
 --reasoning-budget -2: -2; --mlock: memory; --ctx 1: at least 2; --ctx much: much is not 0; -n 0: at least 1; --cors a.example: https://"""
 
 
@@ -217,24 +225,56 @@ REFUSED = """-ngl 99: --device; --n-gpu-layers 99: --device; -sm row: --device; 
 def test_options_that_do_not_are_refused_and_the_error_helps(case):
     option, _, hint = case.rpartition(": ")
     status, said = refusal(*option.split())
-    assert status == 2 and hint in said and "/nowhere.gguf" not in said, said
+    assert status == 2 and hint in said and "There is no file or folder" not in said, said
+    assert said.endswith("\n'coppice serve --help' tells all options.\n")
+
+
+@pytest.mark.parametrize("arguments", [[], ["sevre"], ["--nonsense"], ["help", "sevre"]])
+def test_without_a_command_the_error_points_to_all_commands(arguments):
+    ended = subprocess.run([binary(), *arguments], capture_output=True, text=True)
+    assert ended.returncode == 2 and ended.stderr.endswith("\n'coppice --help' tells all commands.\n")
+
+
+def test_values_are_not_read_as_options():
+    """A model's name may begin with dashes, have underscores, or be what is an option elsewhere."""
+    for name in ("-np", "--my_model", "--n_gpu_layers"):
+        for given in (["-m", name], ["--model", name], [f"--model={name}"], ["--", name]):
+            ended = subprocess.run([binary(), "serve", *given], capture_output=True, text=True)
+            assert ended.returncode == 1 and name in ended.stderr, (given, ended.stderr)
+    ended = subprocess.run([binary(), "serve", "--served-model-name", "a", "/nowhere.gguf"], capture_output=True, text=True)
+    assert ended.returncode == 1 and "/nowhere.gguf" in ended.stderr  # it may as well be a second name
+    ended = subprocess.run([binary(), "serve", "--served-model-name", "a", "b", "-m", "/nowhere.gguf"], capture_output=True, text=True)
+    assert ended.returncode == 1 and "/nowhere.gguf" in ended.stderr
+
+
+def test_the_last_of_two_models_counts():
+    given = ["serve", "-m", "/first.gguf", "--model=/second.gguf", "-m", "/third.gguf"]
+    ended = subprocess.run([binary(), *given], capture_output=True, text=True)
+    assert ended.returncode == 1 and "There is no file or folder /third.gguf" in ended.stderr
+    for arguments in (["/first.gguf", "-m", "/second.gguf"], ["-m", "/second.gguf", "/first.gguf"]):
+        ended = subprocess.run([binary(), "serve", *arguments], capture_output=True, text=True)
+        assert ended.returncode == 2 and "--model: /second.gguf and the argument /first.gguf are two models" in ended.stderr
 
 
 def options_of_llama_server() -> list[str]:
-    """All names, of each that it is offered with, as its sources list them."""
+    """The source of each that it is offered with."""
     source = (Path(os.environ["COPPICE_TEMPLATES"]).parents[1] / "common" / "arg.cpp").read_text()
-    names = []
+    options = []
     for option in re.findall(r"add_opt\(common_arg\(\s*(.*?)(?=add_opt\(common_arg|\Z)", source, re.S):
         examples = re.search(r"set_examples\(\{([^}]*)\}", option)
         if not examples or "SERVER" in examples[1] or "COMMON" in examples[1]:
-            if lists := re.match(r"\{([^}]*)\}(?:,\s*\{([^}]*)\})?", option):
-                names += re.findall(r'"(-[^"]+)"', " ".join(filter(None, lists.groups())))
-    return names
+            options.append(option)
+    return options
+
+
+def names_of(option: str) -> list[str]:
+    lists = re.match(r"\{([^}]*)\}(?:,\s*\{([^}]*)\})?", option)
+    return re.findall(r'"(-[^"]+)"', " ".join(filter(None, lists.groups()))) if lists else []
 
 
 def test_every_option_of_llama_server_is_taken_or_answered():
     """Without a value, or with one that is of no use, it may be refused; but never as if nobody had heard of it."""
-    names = options_of_llama_server()
+    names = [name for option in options_of_llama_server() for name in names_of(option)]
     assert len(names) > 200
     unheard = {name: said for name in names if any(words in (said := refusal(name)[1]) for words in ("no such option", "too many"))}
     assert not unheard
@@ -242,7 +282,72 @@ def test_every_option_of_llama_server_is_taken_or_answered():
 
 @pytest.mark.parametrize("variable", ["CTX_SIZE", "THREADS", "N_PARALLEL", "BATCH", "PORT", "TEMPERATURE", "TOP_K", "TOP_P", "MIN_P",
                                       "REPEAT_PENALTY", "PRESENCE_PENALTY", "FREQUENCY_PENALTY", "THINK_BUDGET", "N_PREDICT", "SSE_PING_INTERVAL", "REASONING", "POOLING", "API_KEY_FILE",
-                                      "CHAT_TEMPLATE_FILE", "PREFILL_ASSISTANT"])
+                                      "CHAT_TEMPLATE_FILE", "PREFILL_ASSISTANT", "DEVICE", "NUMA", "FLASH_ATTN", "THINK"])
 def test_variables_are_read_and_checked(variable):
     status, said = refusal(**{"LLAMA_ARG_" + variable: "nonsense"})
     assert status == 2 and "nonsense" in said, said
+
+
+def warnings(**variables):
+    """What `serve` says of llama-server's variables, by their names."""
+    status, said = refusal(**{"LLAMA_ARG_" + name: value for name, value in variables.items()})
+    assert status == 1, said
+    return dict(re.findall(r"LLAMA_ARG_(\w+) is set, and has no effect here(.*)", said))
+
+
+def test_every_variable_of_llama_server_does_as_its_option():
+    """None is unheard of; one whose option is taken says nothing."""
+    wrong = {}
+    for option in options_of_llama_server():
+        for name in re.findall(r'set_env\("LLAMA_ARG_(\w+)"\)', option):
+            status, said = refusal(**{"LLAMA_ARG_" + name: "1"})
+            taken = [option for option in names_of(option) if not option.startswith(("--no-", "-no-")) and refusal(option)[0] == 1]
+            silent = status == 2 or "has no effect" not in said
+            if not silent and (taken or "has no effect here; " not in said):
+                wrong[name] = said
+    assert not wrong
+
+
+SILENT = """JINJA=1 ENDPOINT_METRICS=1 EMBEDDINGS=1 CONT_BATCHING=1 KV_UNIFIED=1 OFFLINE=1 PERF=1 MMAP=0 FLASH_ATTN=on THINK=deepseek
+NO_CONTEXT_SHIFT=1 CONTEXT_SHIFT=0 NO_MMAP=1 NO_PERF=1 EMBEDDINGS=0 ENDPOINT_SLOTS=1 UI=1 CACHE_PROMPT=1 NO_MMPROJ=1 MMPROJ_AUTO=0 LOG_PREFIX=1
+PREFILL_ASSISTANT=enabled VERBOSE=disabled N_GPU_LAYERS= DEVICE=none DEVICE=CUDA0 NUMA=numactl REASONING=enabled"""
+
+
+@pytest.mark.parametrize("variable", SILENT.split())
+def test_variables_for_what_is_so_anyway_are_silent(variable):
+    name, _, value = variable.partition("=")
+    assert warnings(**{name: value}) == {}
+
+
+@pytest.mark.parametrize(("name", "value", "hint"), [
+    ("HF_REPO", "a/b", "coppice pull"), ("CACHE_TYPE_K", "q8_0", "--kv-format"), ("TIMEOUT", "9", "--request-seconds"), ("JINJA", "0", "Jinja"),
+    ("CACHE_PROMPT", "0", "--share off"), ("NO_CONT_BATCHING", "1", "one pool"), ("UBATCH", "9", "--step-tokens"), ("STATIC_PATH", "/a", "--no-page"),
+    ("CHAT_TEMPLATE", "chatml", "LLAMA_ARG_CHAT_TEMPLATE_FILE"), ("N_GPU_LAYERS", "99", "--device"), ("NO_HOST", "1", "--device"),
+    ("SPEC_DRAFT_N_MAX", "9", "no draft models"), ("ENDPOINT_METRICS", "0", "always there")])
+def test_variables_without_effect_are_named_with_what_there_is(name, value, hint):
+    assert hint in warnings(**{name: value})[name]
+
+
+@pytest.mark.parametrize("variables", [{"ENDPOINT_SLOTS": "0", "UI": "0"}, {"NO_ENDPOINT_SLOTS": "1", "NO_WEBUI": "1"}, {"WEBUI": "off"}])
+def test_variables_leave_out_slots_and_the_page(variables, monkeypatch):
+    for name, value in variables.items():
+        monkeypatch.setenv("LLAMA_ARG_" + name, value)
+    with Coppice("--kv-bytes", "64MiB") as server:
+        assert "has no effect" not in server.log.read_text()
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(server.url + "/")
+        assert server.get("/slots")[0] == (200 if "WEBUI" in variables else 501)
+
+
+def test_an_option_goes_before_a_variable_that_stands_for_a_flag(monkeypatch):
+    monkeypatch.setenv("LLAMA_ARG_ENDPOINT_SLOTS", "0")
+    monkeypatch.setenv("LLAMA_ARG_UI", "0")
+    with Coppice("--kv-bytes", "64MiB", "--slots", "--ui") as server:
+        assert server.get("/slots")[0] == 200
+        with urllib.request.urlopen(server.url + "/") as reply:
+            assert reply.status == 200
+
+
+def test_served_model_names_as_vllm_takes_them():
+    with Coppice("--kv-bytes", "64MiB", "--served-model-name", "first", "second") as server:
+        assert [model["id"] for model in server.get("/v1/models")[1]["data"]] == ["first", "second"]

@@ -1,0 +1,116 @@
+#include "cli/other_variables.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cctype>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <utility>
+
+#include "cli/needless_flags.h"
+#include "cli/other_servers.h"
+#include "port/process.h"
+
+namespace coppice::cli {
+namespace {
+
+constexpr std::string_view kPrefix = "LLAMA_ARG_";
+
+/// Others are named as their options are. Names without kPrefix.
+constexpr std::pair<std::string_view, std::string_view> kOptions[] = {
+    {"UBATCH", "ubatch-size"},
+    {"ROPE_SCALING_TYPE", "rope-scaling"},
+    {"STATIC_PATH", "path"},
+    {"CHECKPOINT_MIN_SPACING_NT", "checkpoint-min-step"},
+    {"THINK_BUDGET_MESSAGE", "reasoning-budget-message"},
+    {"ENDPOINT_METRICS", "metrics"},
+    {"ENDPOINT_PROPS", "props"},
+    {"ENDPOINT_SLOTS", "slots"},
+};
+
+/// What a variable asks for.
+struct Wish {
+  std::string variable;
+  std::string option, contrary;  ///< "--slots", "--no-slots"
+  bool off = false;              ///< it asks for the contrary
+};
+
+Wish read_wish(const std::string& variable, std::string_view value) {
+  std::string_view name = std::string_view(variable).substr(kPrefix.size());
+  const bool negated = name.starts_with("NO_");  // then llama-server doesn't look at the value
+  if (negated) name.remove_prefix(3);
+  std::string option;
+  const auto* found = std::ranges::find(kOptions, name, &std::pair<std::string_view, std::string_view>::first);
+  if (found != std::end(kOptions)) {
+    option = found->second;
+  } else {
+    for (const unsigned char c : name) option += c == '_' ? '-' : static_cast<char>(std::tolower(c));
+  }
+  const bool off = negated || value == "0" || value == "false" || value == "off" || value == "disabled";
+  return {variable, "--" + option, "--no-" + option, off};
+}
+
+/// Of variables that are set, not empty, and read by no option; by their names.
+std::vector<Wish> unread_wishes(const CLI::App& command) {
+  std::vector<Wish> wishes;
+  for (char** variable = port::environment(); variable != nullptr && *variable != nullptr; ++variable) {
+    const std::string_view text = *variable;
+    const std::size_t equals = std::min(text.find('='), text.size());
+    if (!text.starts_with(kPrefix) || equals + 1 >= text.size()) continue;
+    const std::string name(text.substr(0, equals));
+    const auto reads = [&](const CLI::Option* option) { return option->get_envname() == name; };
+    if (std::ranges::none_of(command.get_options(), reads)) wishes.push_back(read_wish(name, text.substr(equals + 1)));
+  }
+  std::ranges::sort(wishes, {}, &Wish::variable);
+  return wishes;
+}
+
+enum class Flag : std::uint8_t { kNone, kNeedless, kOurs };
+
+Flag flag_of(const CLI::App& command, const std::string& name) {
+  const CLI::Option* option = command.get_option_no_throw(name);
+  if (option == nullptr || option->get_expected_max() > 0) return Flag::kNone;
+  return option->get_group() == kNeedlessGroup ? Flag::kNeedless : Flag::kOurs;
+}
+
+/// Whether it is so here anyway, or a flag of ours does it.
+bool is_met(const CLI::App& command, const Wish& wish) {
+  if (!wish.off) return flag_of(command, wish.option) == Flag::kNeedless;
+  if (flag_of(command, wish.contrary) != Flag::kNone) return true;
+  // "--embeddings" off means only that nobody asks for them; but "--no-jinja" is answered.
+  return flag_of(command, wish.option) == Flag::kNeedless && instead_of(wish.contrary).empty();
+}
+
+std::string_view hint_of(const Wish& wish) {
+  if (wish.variable == "LLAMA_ARG_CHAT_TEMPLATE")
+    return "LLAMA_ARG_CHAT_TEMPLATE_FILE names a file with a template; without it the model's own is used";
+  const std::string_view contrary = wish.off ? instead_of(wish.contrary) : std::string_view();
+  return contrary.empty() ? instead_of(wish.option) : contrary;
+}
+
+}  // namespace
+
+std::vector<std::string> flags_of_variables(const CLI::App& command, const std::vector<std::string>& arguments) {
+  std::vector<std::string> flags;
+  for (Wish& wish : unread_wishes(command)) {
+    const bool ours = wish.off && flag_of(command, wish.contrary) == Flag::kOurs;
+    if (ours && std::ranges::find(arguments, wish.option) == arguments.end()) flags.push_back(std::move(wish.contrary));
+  }
+  return flags;
+}
+
+std::vector<std::string> complaints_about_variables(const CLI::App& command) {
+  std::vector<std::string> complaints;
+  for (const Wish& wish : unread_wishes(command)) {
+    if (is_met(command, wish)) continue;
+    const std::string_view hint = hint_of(wish);
+    complaints.push_back(
+        fmt::format("{} is set, and has no effect here{}{}", wish.variable, hint.empty() ? "" : "; ", hint));
+  }
+  return complaints;
+}
+
+}  // namespace coppice::cli
