@@ -9,17 +9,26 @@
 
 namespace coppice::cli {
 
-class PullProgress {
+class PullProgress : public pull::Progress {
  public:
   explicit PullProgress(bool terminal) : terminal_(terminal) {}
+  /// Ends the line.
+  ~PullProgress() override;
+  PullProgress(const PullProgress&) = delete;
+  PullProgress& operator=(const PullProgress&) = delete;
 
-  void operator()(const pull::WantedFile& file, std::uint64_t have);
+  void has(const pull::WantedFile& file, std::uint64_t bytes) override;
+  void waits(const std::string& why, std::chrono::milliseconds time) override;
 
  private:
   using Clock = std::chrono::steady_clock;
 
+  /// `ends`: the next one does not take its place.
+  void show(const std::string& line, bool ends);
+
   const bool terminal_;
-  std::string name_;  ///< of the file whose progress is shown
+  bool open_ = false;  ///< the terminal's line has not ended
+  std::string name_;   ///< of the file whose progress is shown
   std::uint64_t first_ = 0, tenth_ = 0;
   Clock::time_point began_, shown_;
 };

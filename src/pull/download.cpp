@@ -5,25 +5,22 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string_view>
 #include <system_error>
-#include <thread>
 #include <vector>
 
 #include "port/locked_file.h"
+#include "pull/names.h"
+#include "pull/tries.h"
 
 namespace coppice::pull {
 
 namespace fs = std::filesystem;
 
 namespace {
-
-constexpr int kTries = 5;
-constexpr std::chrono::milliseconds kPause{500};  // doubled with each try in vain
 
 class Sha256 {
  public:
@@ -91,13 +88,28 @@ void check_room(const WantedFile& file, std::uint64_t have) {
                                          file.size - have, space.available));
 }
 
+/// Throws WebFailure: the answer is another file, as a page on which to log in.
+void check_head(const WantedFile& file, const WebReply& head, std::uint64_t have) {
+  const std::string at = head.url.authority();
+  if (head.status == 206 && !head.field("content-range").starts_with(fmt::format("bytes {}-", have)))
+    throw WebFailure(fmt::format("{} answers with another part than was asked for.", at), false);
+  if (head.status != 200) return;
+  const std::string length = head.field("content-length"), type = head.field("content-type");
+  const bool other =
+      file.size == 0 || length.empty() ? type.starts_with("text/html") : length != std::to_string(file.size);
+  if (other)
+    throw WebFailure(
+        fmt::format("{} answers with something else than {}: {} bytes, {}.", at, file.name,
+                    length.empty() ? "some" : shown(length), type.empty() ? "of no known type" : shown(type)),
+        false);
+}
+
 /// Gets the rest. True: it is whole.
-bool fetch_rest(WebClient& client, const WantedFile& file, GrowingFile& part, const Progress& progress) {
+bool fetch_rest(WebClient& client, const WantedFile& file, GrowingFile& part, Progress& progress) {
   WebRequest request{.url = file.url, .authorization = file.authorization};
   if (part.have() > 0) request.fields.emplace_back("Range", fmt::format("bytes={}-", part.have()));
   const auto begun = [&](const WebReply& head) {
-    if (head.status == 206 && !head.field("content-range").starts_with(fmt::format("bytes {}-", part.have())))
-      throw WebFailure(fmt::format("{} answers with another part than was asked for.", head.url.authority()), false);
+    check_head(file, head, part.have());
     if (head.status == 200 && part.have() > 0) part.restart();  // it knows no parts
     return head.status == 200 || head.status == 206;
   };
@@ -105,7 +117,7 @@ bool fetch_rest(WebClient& client, const WantedFile& file, GrowingFile& part, co
     part.append(bytes);
     if (file.size > 0 && part.have() > file.size)
       throw std::runtime_error(fmt::format("More bytes come than {} has.", file.name));
-    progress(file, part.have());
+    progress.has(file, part.have());
   };
   const WebReply reply = client.ask(request, begun, take);
   if (reply.status == 416 && part.have() > 0) {  // there is no rest: what is there is not its beginning, or all of it
@@ -113,37 +125,34 @@ bool fetch_rest(WebClient& client, const WantedFile& file, GrowingFile& part, co
     part.restart();
     return false;
   }
-  if (reply.status != 200 && reply.status != 206)
-    throw WebFailure(fmt::format("{} answers {} for {}.", reply.url.authority(), reply.status, file.name),
-                     reply.status >= 500 || reply.status == 429);
+  const bool of_hub = reply.url.authority() == file.url.authority();  // and not of a store to which it redirects
+  if ((reply.status == 401 || reply.status == 403) && of_hub && !file.forbidden.empty())
+    throw WebFailure(file.forbidden, false);
+  if (reply.status != 200 && reply.status != 206) throw status_failure(reply, file.name);
   return file.size == 0 || part.have() == file.size;
 }
 
-void fetch(WebClient& client, const WantedFile& file, GrowingFile& part, const Progress& progress) {
-  auto pause = kPause;
-  for (int tries = 0;;) {
-    const std::uint64_t before = part.have();
-    std::optional<WebFailure> failure;
+void fetch(WebClient& client, const WantedFile& file, GrowingFile& part, Progress& progress) {
+  std::uint64_t most = part.have();
+  for (Tries tries(progress);;) {
+    WebFailure failure(fmt::format("{} doesn't come whole.", file.name), true);
     try {
       if (fetch_rest(client, file, part, progress)) return;
     } catch (const WebFailure& e) {
-      if (!e.again()) throw;
       failure = e;
     }
-    if (part.have() > before) tries = 0;
-    if (++tries == kTries)
-      throw failure ? *failure : WebFailure(fmt::format("{} doesn't come whole.", file.name), true);
-    std::this_thread::sleep_for(pause);
-    pause *= 2;
+    if (part.have() > most) tries.restart();
+    most = std::max(most, part.have());
+    tries.wait(failure);
   }
 }
 
 }  // namespace
 
-void download(WebClient& client, const WantedFile& file, const Progress& progress) {
+void download(WebClient& client, const WantedFile& file, Progress& progress) {
   std::error_code error;
   const std::uint64_t there = fs::file_size(file.target, error);
-  if (!error && (file.size == 0 || there == file.size)) return progress(file, there);
+  if (!error && (file.size == 0 || there == file.size)) return progress.has(file, there);
   fs::create_directories(file.target.parent_path());
   fs::create_directories(file.growing.parent_path());
   std::optional<GrowingFile> part;
@@ -156,7 +165,7 @@ void download(WebClient& client, const WantedFile& file, const Progress& progres
   if (file.size > 0 && part->have() > file.size) part->restart();
   check_room(file, part->have());
   if (file.size == 0 || part->have() < file.size) fetch(client, file, *part, progress);
-  progress(file, part->have());
+  progress.has(file, part->have());
   if (const std::string sha256 = part->finish(); sha256 != file.sha256) {
     part.reset();
     fs::remove(file.growing, error);

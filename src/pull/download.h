@@ -4,9 +4,9 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <string>
 
+#include "pull/progress.h"
 #include "pull/web_client.h"
 
 namespace coppice::pull {
@@ -19,13 +19,11 @@ struct WantedFile {
   std::filesystem::path growing;  ///< where it grows until then
   std::string sha256;             ///< hex, lower case
   std::uint64_t size = 0;         ///< bytes; 0: not known
+  std::string forbidden{};        ///< what is said if the server answers 401 or 403; empty: that it does
 };
-
-/// How much there is of a file. Called often, the last time with all of it.
-using Progress = std::function<void(const WantedFile& file, std::uint64_t have)>;
 
 /// Nothing is done where the file lies in its place in this size. A connection that breaks is opened again, some times.
 /// Throws WebFailure, std::system_error; std::runtime_error: other bytes came than were wanted, and are gone.
-void download(WebClient& client, const WantedFile& file, const Progress& progress);
+void download(WebClient& client, const WantedFile& file, Progress& progress);
 
 }  // namespace coppice::pull

@@ -3,21 +3,14 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include "pull/download.h"
+#include "pull/names.h"
 #include "pull/web_client.h"
 
 namespace coppice::pull {
-
-struct HubFile {
-  std::string repo;  ///< "OWNER/REPO"
-  std::string revision = "main";
-  std::string file;  ///< may be in a folder; empty: the repository's only GGUF file
-};
-
-/// "OWNER/REPO", "OWNER/REPO/FILE" or "OWNER/REPO@REVISION/FILE". Throws std::runtime_error: it is nothing of these.
-HubFile parse_hub_file(const std::string& text);
 
 struct Hub {
   std::string endpoint = "https://huggingface.co";
@@ -27,6 +20,9 @@ struct Hub {
 
 /// Downloads it; of a model in parts, all parts. Returns the file in the cache that is served: of parts the first.
 /// Throws as download(), and std::runtime_error: there is no such file, or several, which it lists.
-std::filesystem::path pull_from_hub(WebClient& client, const Hub& hub, HubFile wanted, const Progress& progress);
+std::filesystem::path pull_from_hub(WebClient& client, const Hub& hub, HubFile wanted, Progress& progress);
+
+/// The file that pull_from_hub() would return, without asking anybody; none: the cache doesn't have it.
+std::optional<std::filesystem::path> find_in_hub_cache(const std::filesystem::path& cache, HubFile wanted);
 
 }  // namespace coppice::pull

@@ -6,9 +6,10 @@
 #include <boost/json.hpp>
 #include <fstream>
 #include <iterator>
-#include <regex>
 #include <stdexcept>
 #include <vector>
+
+#include "pull/tries.h"
 
 namespace coppice::pull {
 
@@ -17,6 +18,8 @@ namespace json = boost::json;
 
 namespace {
 
+constexpr std::string_view kHash = "sha256:";
+
 struct Layer {
   std::string kind, digest;
   std::uint64_t size = 0;
@@ -24,7 +27,6 @@ struct Layer {
 
 /// Throws WebFailure: it is no layer.
 Layer layer_of(const json::value& value, const std::string& host) {
-  static const std::regex digest("sha256:[0-9a-f]{64}");
   const json::object* fields = value.if_object();
   const auto text = [&](const char* name) {
     const json::value* found = fields == nullptr ? nullptr : fields->if_contains(name);
@@ -32,7 +34,8 @@ Layer layer_of(const json::value& value, const std::string& host) {
   };
   Layer layer{.kind = text("mediaType"), .digest = text("digest")};
   const json::value* size = fields == nullptr ? nullptr : fields->if_contains("size");
-  if (!std::regex_match(layer.digest, digest) || size == nullptr || !size->is_int64() || size->as_int64() < 0)
+  if (!layer.digest.starts_with(kHash) || !is_hex(std::string_view(layer.digest).substr(kHash.size()), 64) ||
+      size == nullptr || !size->is_int64() || size->as_int64() < 0)
     throw WebFailure(fmt::format("{} answers with something else than a manifest.", host), false);
   layer.size = static_cast<std::uint64_t>(size->as_int64());
   return layer;
@@ -58,48 +61,37 @@ std::vector<Layer> layers_in(const std::string& manifest, const std::string& hos
 
 }  // namespace
 
-OllamaName parse_ollama_name(const std::string& text) {
-  static const std::regex form(
-      "(?:(?:([A-Za-z0-9][A-Za-z0-9.-]*(?::[0-9]+)?)/)?([A-Za-z0-9][A-Za-z0-9._-]*)/"
-      ")?([A-Za-z0-9][A-Za-z0-9._-]*)(?::([A-Za-z0-9][A-Za-z0-9._-]*))?");
-  std::smatch found;
-  if (!std::regex_match(text, found, form))
-    throw std::runtime_error(
-        fmt::format("'{}' is no model's name: NAME:TAG, as Ollama has it, or hf:OWNER/REPO/FILE.", text));
-  OllamaName name{.name = found[3]};
-  if (found[1].matched) name.host = found[1];
-  if (found[2].matched) name.space = found[2];
-  if (found[4].matched) name.tag = found[4];
-  return name;
-}
-
 fs::path pull_from_ollama(WebClient& client, const std::string& registry, const fs::path& folder,
-                          const OllamaName& wanted, const Progress& progress) {
+                          const OllamaName& wanted, Progress& progress) {
   const std::string root = fmt::format("{}/v2/{}/{}", registry, wanted.space, wanted.name);
   const auto url_of = [&](const std::string& rest) {
     const auto url = server::parse_url(root + rest);
-    if (!url) throw std::runtime_error(fmt::format("The registry has no URL: {}", registry));
+    if (!url) throw std::runtime_error(fmt::format("The registry has no URL: {}", shown(registry)));
     return *url;
   };
-  const WebReply reply = client.ask({.url = url_of("/manifests/" + wanted.tag),
-                                     .fields = {{"Accept", "application/vnd.docker.distribution.manifest.v2+json"}}});
-  if (reply.status == 404 || reply.status == 400)
-    throw std::runtime_error(fmt::format("There is no {}:{} at {}.", wanted.name, wanted.tag, registry));
-  if (reply.status != 200)
-    throw WebFailure(
-        fmt::format("{} answers {} for {}:{}.", reply.url.authority(), reply.status, wanted.name, wanted.tag),
-        reply.status >= 500);
+  const WebReply reply = ask_patiently(client,
+                                       {.url = url_of("/manifests/" + wanted.tag),
+                                        .fields = {{"Accept", "application/vnd.docker.distribution.manifest.v2+json"}}},
+                                       wanted.whole(), progress);
+  if (reply.status == 404 || reply.status == 400) {
+    std::string hint;
+    if (wanted.space != OllamaName().space)
+      hint = fmt::format(" If it is Hugging Face's: hf:{}/{}{}", wanted.space, wanted.name,
+                         wanted.tag == OllamaName().tag ? "" : ":" + wanted.tag);
+    throw std::runtime_error(fmt::format("There is no {} at {}.{}", wanted.whole(), registry, hint));
+  }
+  if (reply.status != 200) throw status_failure(reply, wanted.whole());
   fs::path model;
   for (const Layer& layer : layers_in(reply.body, reply.url.authority())) {
     std::string name = layer.digest;
     name[name.find(':')] = '-';
     const fs::path blob = folder / "blobs" / name;
     download(client,
-             {.name = model.empty() ? fmt::format("{}:{}", wanted.name, wanted.tag) : layer.kind,
+             {.name = model.empty() ? wanted.whole() : shown(layer.kind),
               .url = url_of("/blobs/" + layer.digest),
               .target = blob,
               .growing = blob.string() + "-coppice-partial",
-              .sha256 = layer.digest.substr(layer.digest.find(':') + 1),
+              .sha256 = layer.digest.substr(kHash.size()),
               .size = layer.size},
              progress);
     if (model.empty()) model = blob;

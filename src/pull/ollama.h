@@ -6,22 +6,15 @@
 #include <string>
 
 #include "pull/download.h"
+#include "pull/names.h"
 #include "pull/web_client.h"
 
 namespace coppice::pull {
-
-struct OllamaName {
-  std::string host = "registry.ollama.ai", space = "library", name, tag = "latest";
-};
-
-/// "NAME", "NAME:TAG", "NAMESPACE/NAME:TAG" or "HOST/NAMESPACE/NAME:TAG". Throws std::runtime_error: it is nothing of
-/// these.
-OllamaName parse_ollama_name(const std::string& text);
 
 /// Downloads all that its manifest lists, and then writes that. `registry`: its URL. Returns the model's file. Throws
 /// as download(), and std::runtime_error: there is no such model.
 std::filesystem::path pull_from_ollama(WebClient& client, const std::string& registry,
                                        const std::filesystem::path& folder, const OllamaName& wanted,
-                                       const Progress& progress);
+                                       Progress& progress);
 
 }  // namespace coppice::pull

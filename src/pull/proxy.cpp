@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <string_view>
 
+#include "pull/names.h"
 #include "server/http/http_head.h"
 
 namespace coppice::pull {
@@ -63,7 +64,7 @@ std::optional<Proxy> proxy_for(const server::Url& url, const Variables& variable
   }
   const auto found = server::parse_url(text);
   if (!found || found->tls)
-    throw std::runtime_error(fmt::format("The proxy '{}' can't be used: it must be http://HOST:PORT.", text));
+    throw std::runtime_error(fmt::format("The proxy '{}' can't be used: it must be http://HOST:PORT.", shown(text)));
   proxy.at = *found;
   return proxy;
 }

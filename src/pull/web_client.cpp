@@ -93,6 +93,9 @@ class WebClient::Exchange {
     return std::move(reply_);
   }
 
+  /// Somebody took the connection.
+  bool connected() const { return connected_; }
+
  private:
   auto idle_time() const {
     return std::chrono::duration_cast<std::chrono::steady_clock::duration>(
@@ -108,6 +111,7 @@ class WebClient::Exchange {
     beast::tcp_stream stream(co_await asio::this_coro::executor);
     stream.expires_after(idle_time());
     co_await stream.async_connect(found, asio::use_awaitable);
+    connected_ = true;
     if (!url_.tls) co_return co_await talk(stream, stream, proxy, begun, take);
     if (!client_.tls_->found)
       throw WebFailure(
@@ -193,6 +197,7 @@ class WebClient::Exchange {
   const WebRequest& request_;
   const Url& url_;
   const bool knows_secret_;
+  bool connected_ = false;
   WebReply reply_;
 };
 
@@ -210,13 +215,14 @@ WebReply WebClient::ask(const WebRequest& request, const std::function<bool(cons
   };
   for (int redirections = 0;; ++redirections) {
     WebReply reply;
+    Exchange exchange(*this, request, url, same_server(url, first));
     try {
-      reply = Exchange(*this, request, url, same_server(url, first)).run(begun, take);
+      reply = exchange.run(begun, take);
     } catch (const boost::system::system_error& e) {
       const std::optional<Proxy> proxy = proxy_for(url, variables_);
       const std::string way = proxy ? " through the proxy " + proxy->at.authority() : "";
       throw WebFailure(fmt::format("{} can't be asked{}: {}.", url.authority(), way, e.code().message()), true,
-                       e.code().category() != asio::error::get_ssl_category());
+                       !proxy && !exchange.connected());
     }
     if (!server::is_redirection(reply.status)) return reply;
     const auto next = server::redirected(url, reply.field("location"));

@@ -7,6 +7,7 @@
 // One thread.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -26,14 +27,17 @@ namespace coppice::pull {
 class WebFailure : public std::runtime_error {
  public:
   /// `again`: it may be worth asking again.
-  WebFailure(const std::string& message, bool again, bool unreachable = false)
-      : std::runtime_error(message), again_(again), unreachable_(unreachable) {}
+  WebFailure(const std::string& message, bool again, bool unreachable = false, std::chrono::seconds after = {})
+      : std::runtime_error(message), again_(again), unreachable_(unreachable), after_(after) {}
   bool again() const { return again_; }
-  /// The network failed, not what the server says.
+  /// No way led to the server; none through a proxy was tried.
   bool unreachable() const { return unreachable_; }
+  /// Not before this time, the server says.
+  std::chrono::seconds after() const { return after_; }
 
  private:
   bool again_, unreachable_;
+  std::chrono::seconds after_;
 };
 
 struct WebRequest {

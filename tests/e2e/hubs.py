@@ -37,6 +37,7 @@ class Hubs:
         self.cut = []  # of each answer of the store, after how many bytes it breaks off
         self.damage = False
         self.plain_store = False  # one that knows no ranges
+        self.first = []  # (server, status, fields, body) that the next requests get in place of an answer, in this order
         self.servers = [http.server.ThreadingHTTPServer(("127.0.0.1", 0), self.handler(kind)) for kind in ("hub", "store", "proxy")]
         if tls:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -44,7 +45,7 @@ class Hubs:
             for server in self.servers[:2]:
                 server.socket = context.wrap_socket(server.socket, server_side=True)
         for server in self.servers:
-            threading.Thread(target=server.serve_forever, daemon=True).start()
+            threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         self.hub, self.store, self.proxy = (f"http{'s' if tls and server is not self.servers[2] else ''}://127.0.0.1:{server.server_port}"
                                             for server in self.servers)
 
@@ -77,6 +78,8 @@ class Hubs:
 
             def do_GET(self):
                 hubs.asked.append((kind, self.command, self.path, {name.lower(): value for name, value in self.headers.items()}))
+                if hubs.first and hubs.first[0][0] == kind:
+                    return self.reply(*hubs.first.pop(0)[1:])
                 getattr(self, kind)()
 
             do_HEAD = do_GET

@@ -4,7 +4,11 @@ import fcntl
 import hashlib
 import os
 import random
+import re
+import socket
 import subprocess
+import threading
+import time
 
 import pytest
 
@@ -25,6 +29,9 @@ def hubs():
                                      ("application/vnd.docker.container.image.v1+json", b"{}")]
     yield made
     made.close()
+
+
+WOOD = "hf:alice/Wood-GGUF/Wood-Q4_0.gguf"
 
 
 class Machine:
@@ -91,6 +98,33 @@ def test_all_parts_of_a_model(machine, hubs):
     assert path.endswith(parts[0])
     folder = machine.hub / "models--bob--Big/snapshots" / COMMIT
     assert [(folder / name).read_bytes() for name in parts] == [name.encode() for name in parts]
+    for name in ("x-00001-of-00000.gguf", "x-00000-of-00002.gguf", "x-00003-of-00002.gguf"):
+        machine.refused(f"hf:bob/Big/{name}", says=[f"bob/Big/{name} can't be: it says part"])
+
+
+def test_a_quantization_of_a_repository(machine, hubs):
+    hubs.files["bob/Many"] = {f"Many-{kind}.gguf": kind.encode() for kind in ("BF16", "F16", "Q4_K_M", "UD-Q4_K_M", "Q4_K_S")}
+    for wanted, file in {"f16": "Many-F16.gguf", "Q4_K_S": "Many-Q4_K_S.gguf", "UD-Q4_K_M": "Many-UD-Q4_K_M.gguf"}.items():
+        path = machine.pulled(f"hf:bob/Many:{wanted}")
+        assert path.endswith("/" + file)
+        assert machine.pulled("--offline", f"hf:bob/Many:{wanted}") == path
+    machine.refused("hf:bob/Many:Q4_K_M", says=["has 2 GGUF files with Q4_K_M", "hf:bob/Many/Many-Q4_K_M.gguf\n  hf:bob/Many/Many-UD-Q4_K_M.gguf\n"])
+    machine.refused("hf:bob/Many:Q8_0", says=["has no GGUF file with Q8_0 in its name; it has:", *(f"hf:bob/Many/{name}" for name in hubs.files["bob/Many"])])
+
+
+@pytest.mark.parametrize("name", ["hf://alice/Wood-GGUF", "https://huggingface.co/alice/Wood-GGUF", "https://hf.co/alice/Wood-GGUF/tree/main",
+                                  "https://huggingface.co/alice/Wood-GGUF/blob/main/Wood-Q4_0.gguf",
+                                  "https://huggingface.co/alice/Wood-GGUF/resolve/main/Wood%2DQ4_0.gguf?download=true"])
+def test_what_people_paste(machine, name):
+    assert machine.pulled(name) == machine.pulled("--offline", name) == machine.pulled(WOOD)
+
+
+def test_hf_that_was_forgotten(machine, hubs):
+    machine.refused("alice/Wood-GGUF", says=["There is no alice/Wood-GGUF:latest at", "Hugging Face's: hf:alice/Wood-GGUF\n"])
+    machine.refused("alice/Wood-GGUF:Q4_0", says=["Hugging Face's: hf:alice/Wood-GGUF:Q4_0\n"])
+    hubs.asked.clear()
+    machine.refused("alice/Wood-GGUF/Wood-Q4_0.gguf", says=["alice is no registry's host", "hf:alice/Wood-GGUF/Wood-Q4_0.gguf\n"])
+    assert hubs.asked == []
 
 
 def test_a_renamed_repository_is_followed(machine):
@@ -104,6 +138,19 @@ def test_a_token_reaches_the_hub_and_nobody_else(machine, hubs):
     said = machine.pull("hf:alice/Wood-GGUF/Wood-Q4_0.gguf", HF_TOKEN="hf_secret")
     assert said.returncode == 0 and "hf_secret" not in said.stdout + said.stderr
     assert large_ones(hubs) and not any("authorization" in fields for fields in large_ones(hubs))
+
+
+    hubs.first = [("hub", 302, {"X-Repo-Commit": COMMIT, "X-Linked-Etag": "0" * 64, "X-Linked-Size": "9", "Location": hubs.store}, b""),
+                  ("hub", 403, {}, b"")]
+    machine.refused(WOOD, says=["isn't there: HF_TOKEN may hold"])
+
+
+def test_blanks_around_a_token_do_not_count(machine, hubs):
+    hubs.private["alice/Wood-GGUF"] = "hf_secret"
+    machine.pulled(WOOD, HF_TOKEN=" hf_secret\r\n")
+    hubs.asked.clear()
+    machine.refused(WOOD, says=["HF_TOKEN is no token"], HF_TOKEN="hf_secret\r\nX-Evil: 1")
+    assert hubs.asked == []
 
 
 def test_from_ollama_to_where_it_keeps_its_models(machine, hubs):
@@ -123,6 +170,59 @@ def test_what_breaks_off_goes_on_where_it_was(machine, hubs, name):
     machine.pulled(name)
     ranges = [fields["range"] for fields in large_ones(hubs) if "range" in fields]
     assert ranges == [f"bytes={1 << 20}-", f"bytes={2 << 20}-"]
+
+
+def test_pauses_do_not_grow_while_something_comes(machine, hubs):
+    hubs.cut = [500_000] * 4
+    begin = time.monotonic()
+    said = machine.pull(WOOD)
+    assert said.returncode == 0 and time.monotonic() - begin < 6  # 4 times half a second, not 0.5 + 1 + 2 + 4
+    assert re.findall(r"Again in (.*) s\.", said.stderr) == ["0.5"] * 4
+
+
+@pytest.mark.parametrize(("name", "what"), [(WOOD, "alice/Wood-GGUF/Wood-Q4_0.gguf"), ("hf:alice/Wood-GGUF", "alice/Wood-GGUF"), ("oak:1b", "oak:1b")])
+def test_a_busy_hub_is_asked_again(machine, hubs, name, what):
+    hubs.first = [("hub", 429, {"Retry-After": "1"}, b""), ("hub", 503, {}, b"")]
+    said = machine.pull(name)
+    assert said.returncode == 0
+    assert re.findall(rf"answers (\d+) for {what}\. Again in (.*) s\.", said.stderr) == [("429", "1"), ("503", "1")]
+    hubs.first = [("hub", 501, {}, b"")]
+    machine.refused(name, says=["answers 501"])
+
+
+def test_a_page_in_place_of_the_file_is_not_kept(machine, hubs):
+    """As where one must log in to the network."""
+    part = machine.hub / f"models--alice--Wood-GGUF/blobs/{sha256(GGUF)}.incomplete"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(GGUF[:12345])
+    hubs.first = [("store", 200, {"Content-Type": "text/html"}, b"<html>log in")]
+    machine.refused(WOOD, says=["something else than Wood-Q4_0.gguf: 12 bytes, text/html"])
+    assert part.read_bytes() == GGUF[:12345]
+    machine.pulled(WOOD)
+
+
+@pytest.mark.parametrize("name", ["HOME/evil.gguf", "../../../../../../evil.gguf", "sub/../x.gguf", "\x1b[31mred.gguf", "a\r\nX-Evil: 1.gguf",
+                                  "\x9b31mred.gguf", 100_000 * "a" + ".gguf"])
+def test_a_hubs_names_stay_in_their_folder(machine, hubs, name):
+    hubs.files["alice/Wood-GGUF"] = {name.replace("HOME", str(machine.home)): GGUF}
+    said = machine.refused("hf:alice/Wood-GGUF", says=["lists a file that no folder can hold by this name"])
+    assert said.strip().isprintable() and len(said) < 500
+    assert len(hubs.asked) == 1 and not [file for file in machine.home.rglob("*") if file.is_file()]
+
+
+def test_control_characters_do_not_reach_the_terminal(machine, hubs):
+    hubs.ollama["library/oak:1b"].insert(0, ("\x1b[31mlicence", GGUF[:1 << 20]))
+    said = machine.pull("oak:1b")
+    assert said.returncode == 0 and "?[31mlicence: 1 MiB of 1 MiB" in said.stderr and "\x1b" not in said.stderr
+    for name in ("\x1b[31m", "hf:a/b\x1b[31m"):
+        assert "?[31m'" in machine.refused(name) and "?[31m'" in machine.refused("--offline", name)
+
+
+def test_ordinary_names_with_odd_characters(machine, hubs):
+    names = ["Wood (1)+2,_é#%41?.gguf", "_x.gguf", "+x&y=z;.gguf", "sub/,x.gguf"]
+    hubs.files["bob/Odd"] = {name: name.encode() for name in names}
+    for name in names:
+        assert open(machine.pulled(f"hf:bob/Odd/{name}"), "rb").read() == name.encode()
 
 
 def test_another_call_goes_on_where_the_last_one_was(machine, hubs):
@@ -213,15 +313,36 @@ def test_nothing_is_followed_out_of_https(secure):
 
 def test_offline_asks_nobody(machine, hubs):
     machine.refused("--offline", "oak:1b", says=["not on this machine"])
-    machine.refused("oak:1b", says=["not on this machine"], HF_HUB_OFFLINE="1")
+    for true in ("1", "ON", "yes", "True"):
+        machine.refused("oak:1b", says=["not on this machine"], HF_HUB_OFFLINE=true)
     assert hubs.asked == []
+    for false in ("", "0", "no", "maybe"):
+        machine.pulled("oak:1b", HF_HUB_OFFLINE=false)
+
+
+def test_offline_finds_revisions(machine):
+    path = machine.pulled("hf:alice/Wood-GGUF@v2")
+    for name in ("hf:alice/Wood-GGUF@v2", "hf:alice/Wood-GGUF@v2/Wood-Q4_0.gguf", f"hf:alice/Wood-GGUF@{COMMIT}", WOOD):
+        assert machine.pulled("--offline", name) == path
+    machine.refused("--offline", "hf:alice/Wood-GGUF@main", says=["not on this machine"])
+
+
+def test_folders_that_cannot_be_written(machine):
+    (machine.home / "file").touch()
+    where = str(machine.home / "file")
+    machine.refused(WOOD, says=[f"{where}/models--alice--Wood-GGUF/blobs can't be written: ", "HF_HUB_CACHE may name another folder"], HF_HUB_CACHE=where)
+    machine.refused("oak:1b", says=[f"{where}/blobs can't be written: ", "OLLAMA_MODELS may name another folder"], OLLAMA_MODELS=where)
+    machine.refused(WOOD, says=["HOME is not set: HF_HUB_CACHE may name"], HOME="")
+    machine.refused("oak:1b", says=["HOME is not set: OLLAMA_MODELS may name"], HOME="")
 
 
 def test_what_is_not_there(machine, hubs):
     machine.refused("hf:alice/Wood-GGUF/Wood-Q9.gguf", says=["There is no alice/Wood-GGUF/Wood-Q9.gguf at"])
     machine.refused("hf:nobody/Nothing", says=["There is no nobody/Nothing at"])
     machine.refused("oak:70b", says=["There is no oak:70b at"])
-    for name in ("hf:alice", "hf:../../etc/passwd", "hf:alice/Wood-GGUF/../x.gguf", "oak/../../x", "hf:alice/Wood-GGUF/"):
+    long = 100_000 * "x"
+    for name in (long, f"hf:alice/{long}", f"hf:alice/Wood-GGUF/{long}", "hf:alice",
+                 "hf:../../etc/passwd", "hf:alice/Wood-GGUF/../x.gguf", "oak/../../x", "hf:alice/Wood-GGUF/"):
         machine.refused(name, says=["is no model's name" if not name.startswith("hf:") else "is not hf:OWNER/REPO/FILE"])
 
 
@@ -230,8 +351,13 @@ def test_a_hub_that_cannot_be_reached(machine):
     hints = ["HTTPS_PROXY", "serve --model FILE"]
     machine.refused("oak:1b", says=["127.0.0.1:1 can't be asked: ", *hints], COPPICE_OLLAMA_REGISTRY="http://127.0.0.1:1")
     machine.refused("hf:alice/Wood-GGUF", says=["hub.invalid can't be asked: ", *hints], HF_ENDPOINT="https://hub.invalid", SSL_CERT_FILE=str(CERTIFICATE))
-    machine.refused("hf:alice/Wood-GGUF", says=["hub.invalid can't be asked through the proxy 127.0.0.1:1: ", *hints], HF_ENDPOINT="https://hub.invalid",
-                    HTTPS_PROXY="http://127.0.0.1:1", SSL_CERT_FILE=str(CERTIFICATE))
+    said = machine.refused("hf:alice/Wood-GGUF", says=["hub.invalid can't be asked through the proxy 127.0.0.1:1: "], HF_ENDPOINT="https://hub.invalid",
+                           HTTPS_PROXY="http://127.0.0.1:1", SSL_CERT_FILE=str(CERTIFICATE))
+    assert "HTTPS_PROXY" not in said  # it is there already
+    with socket.create_server(("127.0.0.1", 0)) as server:  # it takes connections, and closes them
+        threading.Thread(target=lambda: server.accept()[0].close()).start()
+        said = machine.refused("oak:1b", says=["can't be asked"], COPPICE_OLLAMA_REGISTRY=f"http://127.0.0.1:{server.getsockname()[1]}")
+    assert "HTTPS_PROXY" not in said  # the way to it is open
 
 
 def test_progress_is_told(machine):
