@@ -9,6 +9,7 @@
 // After it.
 #include <hwy/contrib/math/math-inl.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 
@@ -76,18 +77,23 @@ HWY_INLINE hn::Vec<D> gated(D d, hn::Vec<D> z, hn::Vec<D> up) {
   }
 }
 
-/// y := the gate of y and up, in a tile of both products.
+/// y := the gate of y and up, in a tile of both products. What lies behind the last output is another worker's, and not
+/// touched: where masked stores are missing (NEON), Highway reads it and writes it back.
 template <Gate G>
 void gate_tile_by(const TileProduct& gate, const float* up) {
   const hn::CappedTag<float, QuantMatrix::kTileOutputs> d;
-  const int lanes = static_cast<int>(hn::Lanes(d));
-  for (int row = 0; row < gate.n_rows; ++row) {
+  const int lanes = static_cast<int>(hn::Lanes(d)), rest = gate.n_out % lanes, whole = gate.n_out - rest;
+  HWY_ALIGN float z[QuantMatrix::kTileOutputs] = {}, other[QuantMatrix::kTileOutputs] = {};
+  for (int row = 0; row < gate.n_rows; ++row, up += gate.stride) {
     float* y = gate.y + row * gate.stride;
-    for (int i = 0; i < gate.n_out; i += lanes) {
-      const auto there = hn::FirstN(d, static_cast<std::size_t>(gate.n_out - i));
-      const auto z = hn::MaskedLoad(there, d, y + i), other = hn::MaskedLoad(there, d, up + row * gate.stride + i);
-      hn::BlendedStore(gated<G>(d, z, other), there, d, y + i);
+    for (int i = 0; i < whole; i += lanes) {
+      hn::StoreU(gated<G>(d, hn::LoadU(d, y + i), hn::LoadU(d, up + i)), d, y + i);
     }
+    if (rest == 0) continue;
+    std::copy_n(y + whole, rest, z);
+    std::copy_n(up + whole, rest, other);
+    hn::Store(gated<G>(d, hn::Load(d, z), hn::Load(d, other)), d, z);
+    std::copy_n(z, rest, y + whole);
   }
 }
 
