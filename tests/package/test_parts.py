@@ -111,7 +111,7 @@ def test_examples_fit_the_unit(name, tmp_path):
     unit.write_text((REPO / "packaging" / "coppice.service").read_text().replace("/usr/bin/coppice", BINARY))
     added = tmp_path / "coppice.service.d"
     added.mkdir()
-    (added / name).write_text(text)
+    (added / name).write_text(text.replace("/usr/bin/coppice", BINARY))
     done = subprocess.run(["systemd-analyze", "verify", "--man=no", unit], capture_output=True, text=True, check=False)
     assert (done.returncode, [line for line in done.stderr.splitlines() if "coppice" in line]) == (0, [])
     assert set(re.findall(r"--[a-z-]+", re.sub(r"^#.*$", "", text, flags=re.M))) <= names_in_help("serve")
