@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <boost/json.hpp>
-#include <cctype>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
@@ -16,10 +15,12 @@
 #include <utility>
 
 #include "cli/which_model.h"
+#include "pull/names.h"
 
 namespace coppice::cli {
 
 namespace fs = std::filesystem;
+using pull::lower;
 
 namespace {
 
@@ -34,11 +35,6 @@ fs::path folder_by(std::initializer_list<std::pair<const char*, const char*>> va
     if (const std::string value = variable(name); !value.empty()) return fs::path(value) / rest;
   }
   return fs::path(variable("HOME")) / otherwise;
-}
-
-std::string lower(std::string text) {
-  std::ranges::transform(text, text.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return text;
 }
 
 /// Files below a folder, sorted. Links to folders are followed; the depth bounds loops.

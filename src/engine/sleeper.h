@@ -1,5 +1,5 @@
-// Sleeper: lets the weights' memory go when nothing has been computed for a while. StepRunner brings it back with the
-// next step that has rows. Not thread safe; the engine's thread owns it.
+// Sleeper: lets the weights' memory go when nothing has been computed for a while. StepLoop brings it back once
+// somebody would have rows. Not thread safe; the engine's thread owns it.
 #pragma once
 
 #include <optional>
