@@ -8,6 +8,7 @@
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <regex>
 #include <set>
 #include <stdexcept>
@@ -15,6 +16,7 @@
 #include <utility>
 
 #include "cli/which_model.h"
+#include "pull/hugging_face.h"
 #include "pull/names.h"
 
 namespace coppice::cli {
@@ -230,18 +232,20 @@ std::vector<LocalModel> choices(const std::vector<LocalModel>& models, auto fits
   throw std::runtime_error(sentence);
 }
 
-LocalModel find_by_name(const std::string& wanted) {
+/// `hub_name`: of `wanted`, if that is a hub's.
+LocalModel find_by_name(const std::string& wanted, const std::optional<std::string>& hub_name) {
   std::vector<LocalModel> all;
   for (ModelPlace& place : local_models()) std::ranges::move(place.models, std::back_inserter(all));
-  std::string name = lower(wanted);
-  if (name.starts_with("hf:")) name.erase(0, 3);  // as 'coppice pull' wants it
+  std::string name = lower(hub_name.value_or(wanted));
   if (name.ends_with(".gguf")) name.resize(name.size() - std::string_view(".gguf").size());
   std::vector<LocalModel> found = choices(all, [&](const LocalModel& m) { return is_called(m, name); });
   if (found.empty()) found = choices(all, [&](const LocalModel& m) { return lower(m.name).contains(name); });
   if (found.size() == 1) return found.front();
   if (!found.empty()) refuse_several(wanted, found, false);
-  throw std::runtime_error(fmt::format("There is no file, folder or local model '{}'; 'coppice pull' gets models. {}",
-                                       wanted, models_to_choose()));
+  const std::string shown = pull::shown(wanted);
+  throw std::runtime_error(fmt::format("There is no file, folder or local model '{}'; 'coppice pull{}' {}. {}", shown,
+                                       hub_name ? " " + shown : "", hub_name ? "fetches it" : "gets models",
+                                       models_to_choose()));
 }
 
 }  // namespace
@@ -287,6 +291,13 @@ std::vector<LocalModel> models_in(const fs::path& folder) {
 }
 
 LocalModel find_model(const std::string& wanted) {
+  if (const auto hub_name = pull::hub_name(wanted)) {
+    if (hub_name->contains('/')) {
+      const auto file = pull::find_in_hub_cache(hugging_face_folder(), pull::parse_hub_file(*hub_name));
+      if (file) return {.path = *file};
+    }
+    return find_by_name(wanted, hub_name);
+  }
   std::error_code error;
   const fs::file_status status = fs::status(wanted, error);
   if (fs::is_directory(status)) {
@@ -298,7 +309,7 @@ LocalModel find_model(const std::string& wanted) {
   if (fs::exists(status)) return {.path = wanted};
   if (wanted.starts_with('/') || wanted.starts_with('.') || wanted.starts_with('~'))
     throw std::runtime_error(fmt::format("There is no file or folder {}.", wanted));
-  return find_by_name(wanted);
+  return find_by_name(wanted, std::nullopt);
 }
 
 }  // namespace coppice::cli

@@ -36,8 +36,8 @@ std::filesystem::path own_folder();
 /// The GGUF files in a folder and the folders in it, some levels deep.
 std::vector<LocalModel> models_in(const std::filesystem::path& folder);
 
-/// The file that somebody means who says: a file; a folder with one model; or a local model's name, a part of it
-/// that fits one only, or "publisher/repo:Q4_K_M". Capitals don't count in names. Projectors (mmproj) are no models
+/// The file that somebody means who says: a file; a folder with one model; what 'coppice pull' calls a model of Hugging
+/// Face's hub; or a local model's name, a part of it that fits one only, or "publisher/repo:Q4_K_M". Capitals don't count in names. Projectors (mmproj) are no models
 /// here. Throws std::runtime_error: there is none, or several, which it lists.
 LocalModel find_model(const std::string& wanted);
 

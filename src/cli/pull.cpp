@@ -103,12 +103,7 @@ std::filesystem::path fetch_or_help(const std::string& name) {
 /// Without asking anybody.
 std::filesystem::path find_here(const std::string& name) {
   try {
-    const auto hub_name = pull::hub_name(name);
-    if (hub_name && hub_name->contains('/')) {
-      const auto file = pull::find_in_hub_cache(hugging_face_folder(), pull::parse_hub_file(*hub_name));
-      if (file) return *file;
-    }
-    return find_model(hub_name ? "hf:" + *hub_name : name).path;
+    return find_model(name).path;
   } catch (const std::runtime_error&) {
     throw std::runtime_error(
         fmt::format("'{}' is not on this machine, and nobody is asked for it (--offline).", pull::shown(name)));

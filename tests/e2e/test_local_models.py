@@ -135,6 +135,20 @@ def test_every_place_is_looked_into(home, small_path):
         assert line.split() == ["llama", "3M", mib([small_path]), "MiB", "Q8_0", "yes"], line
 
 
+def test_what_pull_takes_is_served(home, small_path):
+    commits = {"main": "0" * 40, "v1": "1" * 40}
+    for revision, commit in commits.items():
+        folder = home.hugging_face("alice/Wood-GGUF", "Wood-Q8_0.gguf" if revision == "main" else "Old-Q8_0.gguf", small_path, commit)
+        (folder / "refs").mkdir(exist_ok=True)
+        (folder / "refs" / revision).write_text(commit)
+    repo = "alice/Wood-GGUF"
+    for name in (f"hf:{repo}", f"hf://{repo}:Q8_0", f"hf:{repo}@v1", f"hf:{repo}@{commits['v1']}/Old-Q8_0.gguf", f"https://huggingface.co/{repo}",
+                 f"https://huggingface.co/{repo}/blob/main/Wood-Q8_0.gguf"):
+        assert home.finds(name), name
+    for name in (f"hf:{repo}@v2", "hf:alice/Steel-GGUF"):
+        home.refused(name, f"no file, folder or local model '{name}'; 'coppice pull {name}' fetches it.")
+
+
 def test_variables_and_settings_say_where_the_caches_are(home, small_path):
     home.hugging_face("alice/Wood-GGUF", "Wood.gguf", small_path)
     (home.folder / ".cache/huggingface").rename(home.folder / "elsewhere")
