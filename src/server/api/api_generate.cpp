@@ -278,6 +278,7 @@ asio::awaitable<void> Api::generate(const Dialect& dialect, HttpRequest& request
   ReplyTerms terms{
       .stream = asked.stream, .request_id = request.id, .start = start, .max_answer_bytes = config_.max_answer_bytes};
   if (config_.ping_seconds > 0) terms.ping = clock_duration(config_.ping_seconds);
+  terms.silent_for = [this] { return model_->snapshot().asleep ? "reading the weights again" : ""; };
   const std::string name = random_name();
   answer = begin_answer(dialect, prepared, name);
   if (preparation->wants_rows() &&

@@ -24,9 +24,6 @@ namespace asio = boost::asio;
 
 namespace {
 
-// A comment. No empty line follows it: to some clients that would be the end of an event without data.
-constexpr std::string_view kPing = ": keep-alive\n";
-
 double seconds(engine::Clock::duration d) {
   return std::chrono::duration<double>(d).count();
 }
@@ -59,9 +56,11 @@ class Stopwatch {
   bool told_ = false;  // the first token's time
 };
 
-asio::awaitable<void> write_ping(ReplyWriter& out) {
+// A comment. No empty line follows it: to some clients that would be the end of an event without data.
+asio::awaitable<void> write_ping(const ReplyTerms& terms, ReplyWriter& out) {
+  const std::string why = terms.silent_for ? terms.silent_for() : std::string();
   if (!out.begun()) co_await out.begin_stream();
-  co_await out.write(kPing);
+  co_await out.write(fmt::format(": {}\n", why.empty() ? "keep-alive" : why));
 }
 
 /// Work that somebody waits for, with something else to do now and then.
@@ -115,7 +114,7 @@ asio::awaitable<void> attend(Work& work, engine::Clock::time_point deadline, con
     const auto ping = terms.stream && terms.ping < kNever - now ? now + terms.ping : kNever;
     if (co_await work.wait(std::min(ping, deadline))) co_return;
     if (engine::Clock::now() >= deadline) throw TooLate();
-    co_await write_ping(out);
+    co_await write_ping(terms, out);
   }
 }
 
@@ -124,7 +123,7 @@ asio::awaitable<void> stream(Job& job, Answer& answer, Stopwatch watch, const Re
     const bool news = co_await job.wait(terms.ping);
     watch.look();
     if (!news) {
-      co_await write_ping(out);
+      co_await write_ping(terms, out);
       continue;
     }
     const bool last = job.done();  // now: what comes during the writes below is for the next round

@@ -4,6 +4,7 @@
 
 #include <boost/asio/awaitable.hpp>
 #include <cstddef>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -32,12 +33,14 @@ struct ReplyTerms {
   std::string request_id{};                                       ///< for errors in mid-stream
   engine::Clock::time_point start;                                ///< when the request came
   engine::Clock::duration ping = engine::Clock::duration::max();  ///< a stream's longest silence
+  std::function<std::string()> silent_for{};                      ///< why, if not as usual; empty: as usual
   std::size_t max_answer_bytes = static_cast<std::size_t>(-1);    ///< of a whole answer; a stream may be of any length
 };
 
 /// Throws RequestError while there is still a status to set, that is before a stream's head. The head waits for the
 /// first token, but no longer than `ping`: after that much silence, and again, a comment keeps the client and all
-/// between from giving up. Throws boost::system::system_error when the client is gone or reads too slowly.
+/// between from giving up, and says `silent_for`. Throws boost::system::system_error when the client is gone or reads
+/// too slowly.
 boost::asio::awaitable<void> reply_with(Job& job, Answer& answer, ReplyTerms terms, ReplyObserver& observer,
                                         ReplyWriter& out);
 

@@ -86,6 +86,19 @@ TEST_F(StreamTest, SilenceIsFilledWithComments) {
   EXPECT_EQ(whole->receive().json()["choices"][0]["text"], "c") << "an answer that is no stream has none";
 }
 
+TEST_F(StreamTest, CommentsSayThatTheServerWakes) {
+  auto c = config();
+  c.api.ping_seconds = 0.1;
+  FakeModel& model = start({}, c);
+  model.snapshot_.asleep = true;  // nothing has come yet
+  auto waiting = client();
+  waiting->send(post_request("/v1/completions", kStreamBody));
+  const auto id = model.wait_submitted(0);
+  waiting->read_until(": reading the weights again\n\r\n");
+  model.emit({last(id, "a", Finish::kStop, {})});
+  EXPECT_NE(waiting->read_until("0\r\n\r\n").find("[DONE]"), std::string::npos);
+}
+
 TEST_F(StreamTest, ErrorsAfterACommentAreEvents) {
   auto c = config();
   c.api.ping_seconds = 0.1;
