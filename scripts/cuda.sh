@@ -1,15 +1,13 @@
 #!/usr/bin/env bash
-# cuda.sh: builds coppice, its part for NVIDIA GPUs (libcoppice_cuda.so beside it), and the GPU's tests and benchmarks, where nvcc 12.4 or
-# newer is found. Needs no GPU; on a machine with one (Hopper) it runs the tests. The build folder is the one of make build, which keeps the
+# cuda.sh: builds coppice, its part for NVIDIA GPUs (libcoppice_cuda.so beside it), and the GPU's tests and benchmarks, with this machine's nvcc
+# or the pinned one (cuda_compiler.sh). Needs no GPU; on a machine with one (Hopper) it runs the tests. The build folder is the one of make build, which keeps the
 # part for GPUs up to date from then on.
 source "$(dirname "$0")/lib.sh"
-nvcc=$(command -v nvcc || true)
-[[ -n $nvcc ]] || nvcc=/usr/local/cuda/bin/nvcc
-[[ -x $nvcc ]] || die "No CUDA compiler found: install CUDA 12.4 or newer, or put nvcc on the PATH."
 "$repo/scripts/deps.sh"
+cuda=$("$repo/scripts/cuda_compiler.sh")
 build="$repo/build"
 cd "$repo"
-configure release "$build" "$(llama_build_dir)" -DCOPPICE_CUDA=ON -DCUDAToolkit_ROOT="$(dirname "$(dirname "$(readlink -f "$nvcc")")")"
+configure release "$build" "$(llama_build_dir)" -DCOPPICE_CUDA=ON -DCUDAToolkit_ROOT="$cuda"
 tests=(tree_attention_on_gpu quant_product_on_gpu part_product_on_gpu operators_on_gpu heads_on_gpu experts_on_gpu sampler_on_gpu decoder_on_gpu executor_on_gpu pictures_on_gpu moves_on_gpu contract_on_gpu engine_on_gpu executors_on_gpus)
 cmake --build "$build" -j "$(jobs)" --target coppice coppice_cuda_module "${tests[@]}" {attention,matmul,step}_cuda_bench 2>&1 |
   tee "$build/cuda.log" >&2 || die "The CUDA build failed: see above."

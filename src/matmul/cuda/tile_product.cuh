@@ -277,11 +277,14 @@ struct TileMultiplier {
     const RowPanel rows_of_tile = launch.rows_of<kRows, kParts>(s.tile, p.n_rows);
     const int first_row = rows_of_tile.first + lane % 4 * 2, end_row = rows_of_tile.first + rows_of_tile.n;
     const int first_out = s.tile / launch.grid.n_row_tiles * kTileHeight + group * 64 + warp * 16 + lane / 4;
-    if constexpr (kGated) return write_gated(first_row, end_row, (first_out - lane / 4) / 2 + lane / 4);
+    if constexpr (kGated) {
+      write_gated(first_row, end_row, (first_out - lane / 4) / 2 + lane / 4);
+    } else {
 #pragma unroll
-    for (int i = 0; i < kSums; ++i) {
-      const int row = first_row + i / 4 * 8 + i % 2, out = first_out + i % 4 / 2 * 8;
-      if (row < end_row && out < p.n_out) y[static_cast<std::size_t>(row) * p.n_out + out] = sums[i];
+      for (int i = 0; i < kSums; ++i) {
+        const int row = first_row + i / 4 * 8 + i % 2, out = first_out + i % 4 / 2 * 8;
+        if (row < end_row && out < p.n_out) y[static_cast<std::size_t>(row) * p.n_out + out] = sums[i];
+      }
     }
   }
 
