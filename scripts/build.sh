@@ -26,9 +26,16 @@ elif [[ $preset == wheel* ]]; then
   old_libc=$("$repo/scripts/old_libc.sh" ${machine:+--arm64})
   forget_other COPPICE_OLD_LIBC "$old_libc/lib"
   llama=$(llama_build_dir "${old_libc##*/}")
-  options+=(-DCOPPICE_OLD_LIBC="$old_libc/lib" -DCMAKE_EXE_LINKER_FLAGS="$(old_libc_flags "$old_libc")")
+  flags=$(old_libc_flags "$old_libc")
+  options+=(-DCOPPICE_OLD_LIBC="$old_libc/lib" -DCMAKE_EXE_LINKER_FLAGS="$flags" -DCMAKE_MODULE_LINKER_FLAGS="$flags")
 else
   llama=$(llama_build_dir)
+fi
+# What is made for other machines is made by the same compiler everywhere.
+if [[ $preset == package || $preset == wheel ]]; then
+  cuda=$("$repo/scripts/cuda_compiler.sh" --pinned)
+  forget_other CUDAToolkit_ROOT "$cuda"
+  options+=(-DCOPPICE_CUDA=ON -DCUDAToolkit_ROOT="$cuda")
 fi
 
 need_disk "$build" 700 "the $preset build"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# licences.sh          prints the licences of what is in the package, as their owners wrote them
-# licences.sh --wheel  also those of the libraries that are linked into the wheel's program
+# licences.sh [CUDA]          prints the licences of what is in the package, as their owners wrote them. CUDA: with the module for GPUs, that this folder's compiler made
+# licences.sh --wheel [CUDA]  also those of the libraries that are linked into the wheel's program
 source "$(dirname "$0")/lib.sh"
 llama="$cache/llama.cpp-$llama_version"
 part() { printf '\n\n%s\n%s\n\n' "$1" "----------------------------------------"; }
@@ -20,7 +20,13 @@ debian "marked, in the page" libjs-marked
 # Debian lists each of Boost's files, two megabytes of it: only the licence that they have in common.
 part Boost && awk '/^License: BSL-1.0$/ {text = ""; on = 1} /^$/ {on = 0} on {text = text $0 "\n"} END {printf "%s", text}' \
   /usr/share/doc/libboost1.81-dev/copyright
-[[ ${1:-} == --wheel ]] || exit 0
+wheel=
+if [[ ${1:-} == --wheel ]]; then
+  wheel=1
+  shift
+fi
+if [[ -n ${1:-} ]]; then part "NVIDIA's CUDA runtime, of which the module for GPUs has the static library" && cat "$1"/licences/*; fi
+[[ -n $wheel ]] || exit 0
 debian OpenSSL libssl-dev
 debian fmt libfmt-dev
 debian spdlog libspdlog-dev

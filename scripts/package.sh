@@ -24,9 +24,9 @@ if [[ $what == --check ]]; then
 fi
 
 "$repo/scripts/packages.sh" dpkg-dev file  # what cpack finds the package's dependencies with
-preset=package options=()
-[[ $what != --arm64 ]] || preset=arm64
-"$repo/scripts/build.sh" "$preset" coppice
+preset=package options=() targets=(coppice coppice_cuda_module)
+[[ $what != --arm64 ]] || preset=arm64 targets=(coppice)
+"$repo/scripts/build.sh" "$preset" "${targets[@]}"
 build="$repo/build-$preset"
 
 # dependencies FOLDER: those of a package for another machine, by what the packages that scripts/arm64_sysroot.sh unpacked
@@ -46,7 +46,9 @@ if [[ $preset == arm64 ]]; then
   options=(-D "CPACK_DEBIAN_PACKAGE_DEPENDS=$depends")
 fi
 
-"$repo/scripts/licences.sh" >"$build/copyright"
+cuda=
+[[ $preset != package ]] || cuda=$("$repo/scripts/cuda_compiler.sh" --pinned)
+"$repo/scripts/licences.sh" "$cuda" >"$build/copyright"
 
 rm -f "$build"/coppice*.deb
 (cd "$build" && logged "packing" "$build/cpack.log" cpack --config CPackConfig.cmake "${options[@]}") ||

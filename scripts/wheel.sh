@@ -6,18 +6,20 @@
 # Further arguments go to pytest: -k container, say.
 source "$(dirname "$0")/lib.sh"
 
-only_build= preset=wheel machine=x86_64 tests="$repo/tests/wheel"
+only_build= preset=wheel machine=x86_64 targets=(coppice coppice_cuda_module) tests="$repo/tests/wheel"
 while :; do
   case ${1:-} in
     --build) only_build=1 ;;
-    --arm64) preset=wheel-arm64 machine=aarch64 tests="$repo/tests/wheel/test_wheel.py" ;;
+    --arm64) preset=wheel-arm64 machine=aarch64 targets=(coppice) tests="$repo/tests/wheel/test_wheel.py" ;;
     *) break ;;
   esac
   shift
 done
 build="$repo/build-$preset"
-"$repo/scripts/build.sh" "$preset" coppice
-"$repo/scripts/licences.sh" --wheel >"$build/copyright"
+"$repo/scripts/build.sh" "$preset" "${targets[@]}"
+cuda=
+[[ $preset != wheel ]] || cuda=$("$repo/scripts/cuda_compiler.sh" --pinned)
+"$repo/scripts/licences.sh" --wheel "$cuda" >"$build/copyright"
 
 # The package's tree, in which the program's own kernels and ggml's are for any machine.
 rm -rf "$build/tree" "$build"/coppice-*.{whl,tar.gz}

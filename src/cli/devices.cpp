@@ -118,7 +118,8 @@ std::unique_ptr<executor::Executor> Device::load(model::Model model, const execu
                         .max_rows = o.max_rows,
                         .max_sequences = o.max_sequences,
                         .context = o.context,
-                        .lost = end_process},
+                        .lost = end_process,
+                        .log = spdlog::default_logger()},
                        progress);
 }
 

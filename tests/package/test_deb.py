@@ -106,6 +106,11 @@ def test_it_brings_its_dependencies_and_files(installed):
     assert "coppice-keys" in (installed.root / "etc/group").read_text()
 
 
+def test_its_module_for_gpus_is_loaded(installed):
+    said = installed.run("/usr/bin/coppice", "serve", MODEL.stem, "--device", "cuda", ok=False)
+    assert "--device cuda can't be had: there is no NVIDIA driver, or it is too old" in said
+
+
 def test_it_answers_as_the_build_for_this_machine(installed, expected):
     with serving(installed) as url:
         assert ask(url, "/v1/completions", PROMPT)["choices"][0]["text"] == expected

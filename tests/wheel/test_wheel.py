@@ -84,6 +84,7 @@ def test_the_tarball_has_the_same_files(unpacked):
     for file in programs(unpacked):
         assert packed[str(file.relative_to(unpacked / "coppice"))] == file.read_bytes()
     assert "share/man/man1/coppice.1.gz" in packed and b"OpenSSL" in packed["share/doc/coppice/copyright"]
+    assert (b"CUDA" in packed["share/doc/coppice/copyright"]) == (ARM64 is None)
 
 
 class Machine(BareDebian):
@@ -154,6 +155,13 @@ def test_without_a_model_it_says_how_to_get_one(machine):
 @pytest.mark.parametrize("program", [FROM_WHEEL, FROM_TARBALL], ids=["wheel", "tarball"])
 def test_it_serves(machine, expected, program):
     assert machine.serve(program) == expected
+
+
+@pytest.mark.skipif(ARM64 is not None, reason="its wheel has no module for GPUs")
+@pytest.mark.parametrize("program", [FROM_WHEEL, FROM_TARBALL], ids=["wheel", "tarball"])
+def test_its_module_for_gpus_is_loaded(machine, program):
+    said = machine.run(program, "serve", f"/models/{MODEL.name}", "--device", "cuda", ok=False)
+    assert "--device cuda can't be had: there is no NVIDIA driver, or it is too old" in said
 
 
 @pytest.mark.skipif(ARM64 is not None, reason="24,000 tokens take too long under qemu")

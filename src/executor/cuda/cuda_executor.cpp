@@ -371,6 +371,7 @@ Devices find_devices() {
 
 std::unique_ptr<Executor> load_cuda_executor(model::Model model, const CudaOptions& options, const Progress& progress) {
   const auto start = Clock::now();
+  if (options.log && options.log != spdlog::default_logger()) spdlog::set_default_logger(options.log);
   if (progress) progress("weights", 0.0);
   auto executor = std::make_unique<CudaExecutor>(std::move(model), options, progress);
   const ExecutorInfo& info = executor->info();

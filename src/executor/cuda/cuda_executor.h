@@ -14,6 +14,10 @@
 #include "executor/executor.h"
 #include "model/model.h"
 
+namespace spdlog {
+class logger;
+}
+
 namespace coppice::executor::cuda {
 
 struct CudaOptions {
@@ -28,6 +32,8 @@ struct CudaOptions {
   /// Called when the GPU is lost (a fault of a kernel or of the card): nothing runs on it any more in this process,
   /// which should end. Its argument is one sentence. If there is none, or it returns, steps fail.
   std::function<void(const std::string&)> lost;
+  /// Where the module logs; none: to its own. It is another one than the program's where spdlog is linked into both.
+  std::shared_ptr<spdlog::logger> log;
 };
 
 struct DeviceName {
