@@ -170,6 +170,11 @@ def test_it_shows_the_demo(machine):
     assert re.search(r"tokens computed .* fewer", said), said
 
 
+def test_it_chats(machine, expected):
+    said = machine.run("sh", "-c", f"echo '{TURNS[0]}' | {FROM_WHEEL} chat /models/{MODEL.name} --temp 0 -n 16")
+    assert expected[0].strip() in said
+
+
 def test_python_passes_on_arguments_and_status(machine):
     done = subprocess.run(machine.command(FROM_WHEEL, "serve", "/models/none of these.gguf"), capture_output=True, text=True, check=False)
     assert done.returncode not in (0, 126, 127) and "none of these.gguf" in done.stderr
