@@ -8,7 +8,6 @@
 #include <fstream>
 #include <iterator>
 #include <map>
-#include <optional>
 #include <regex>
 #include <set>
 #include <stdexcept>
@@ -91,7 +90,8 @@ std::vector<LocalModel> hugging_face_models(const fs::path& hub) {
     const fs::path snapshots = it->path() / "snapshots";
     for (const fs::path& file : files_below(snapshots, 4)) {
       const std::string stem = stem_of(file);
-      if (stem.empty()) continue;
+      std::error_code ignored;
+      if (stem.empty() || !fs::is_regular_file(file, ignored)) continue;  // a link may lead nowhere
       LocalModel model = in_repo(publisher, repo, stem, file);
       const bool is_main = *file.lexically_relative(snapshots).begin() == main;
       const auto [place, is_new] = found.emplace(model.name, model);
@@ -197,17 +197,30 @@ std::vector<LocalModel> plain_models(const fs::path& folder, int depth) {
   return models;
 }
 
+/// `name` in lower case.
+bool has_alias(const LocalModel& model, const std::string& name) {
+  return std::ranges::any_of(model.aliases, [&](const auto& alias) { return lower(alias) == name; });
+}
+
 /// "publisher/repo:Q4_K_M": the one of the repository's files that has this in its name.
 bool is_in_repo(const LocalModel& model, const std::string& wanted) {
   const auto colon = wanted.rfind(':');
-  if (colon == std::string::npos || !lower(model.served).contains(wanted.substr(colon + 1))) return false;
-  return std::ranges::any_of(model.aliases, [&](const auto& a) { return lower(a) == wanted.substr(0, colon); });
+  if (colon == std::string::npos || !pull::has_word(lower(model.served), wanted.substr(colon + 1))) return false;
+  return has_alias(model, wanted.substr(0, colon));
+}
+
+/// A file of the hub's that lies here; of which revision isn't known.
+bool is_of_hub(const LocalModel& model, const pull::HubFile& wanted) {
+  if (!has_alias(model, lower(wanted.repo))) return false;
+  if (wanted.file.empty())
+    return wanted.quantization.empty() || pull::has_word(lower(model.served), lower(wanted.quantization));
+  fs::path file = wanted.file;
+  if (lower(file.extension().string()) != ".gguf") file += ".gguf";
+  return lower(model.served) == lower(stem_of(file));
 }
 
 bool is_called(const LocalModel& model, const std::string& wanted) {
-  if (lower(model.name) == wanted) return true;
-  return std::ranges::any_of(model.aliases, [&](const auto& a) { return lower(a) == wanted; }) ||
-         is_in_repo(model, wanted);
+  return lower(model.name) == wanted || has_alias(model, wanted) || is_in_repo(model, wanted);
 }
 
 /// Without projectors, and each file once.
@@ -232,20 +245,37 @@ std::vector<LocalModel> choices(const std::vector<LocalModel>& models, auto fits
   throw std::runtime_error(sentence);
 }
 
-/// `hub_name`: of `wanted`, if that is a hub's.
-LocalModel find_by_name(const std::string& wanted, const std::optional<std::string>& hub_name) {
+/// `but`: without those in this folder.
+std::vector<LocalModel> all_models(const fs::path& but = {}) {
   std::vector<LocalModel> all;
-  for (ModelPlace& place : local_models()) std::ranges::move(place.models, std::back_inserter(all));
-  std::string name = lower(hub_name.value_or(wanted));
+  for (ModelPlace& place : local_models())
+    if (place.folder != but) std::ranges::move(place.models, std::back_inserter(all));
+  return all;
+}
+
+/// The model and no other, whose file may lie in another program's folder.
+LocalModel find_of_hub(const std::string& wanted, const pull::HubFile& hub_file) {
+  const fs::path cache = hugging_face_folder();
+  if (const auto file = pull::find_in_hub_cache(cache, hub_file)) return {.path = *file};
+  std::vector<LocalModel> found;
+  if (hub_file.revision == pull::HubFile().revision)
+    found = choices(all_models(cache), [&](const LocalModel& m) { return is_of_hub(m, hub_file); });
+  if (found.size() == 1) return found.front();
+  if (!found.empty()) refuse_several(wanted, found, false);
+  throw NoSuchModel(fmt::format("'{0}' is not on this machine; 'coppice pull {0}' fetches it. {1}", pull::shown(wanted),
+                                models_to_choose()));
+}
+
+LocalModel find_by_name(const std::string& wanted) {
+  std::string name = lower(wanted);
   if (name.ends_with(".gguf")) name.resize(name.size() - std::string_view(".gguf").size());
+  const std::vector<LocalModel> all = all_models();
   std::vector<LocalModel> found = choices(all, [&](const LocalModel& m) { return is_called(m, name); });
   if (found.empty()) found = choices(all, [&](const LocalModel& m) { return lower(m.name).contains(name); });
   if (found.size() == 1) return found.front();
   if (!found.empty()) refuse_several(wanted, found, false);
-  const std::string shown = pull::shown(wanted);
-  throw std::runtime_error(fmt::format("There is no file, folder or local model '{}'; 'coppice pull{}' {}. {}", shown,
-                                       hub_name ? " " + shown : "", hub_name ? "fetches it" : "gets models",
-                                       models_to_choose()));
+  throw NoSuchModel(fmt::format("There is no file, folder or local model '{}'; 'coppice pull' gets models. {}",
+                                pull::shown(wanted), models_to_choose()));
 }
 
 }  // namespace
@@ -291,13 +321,7 @@ std::vector<LocalModel> models_in(const fs::path& folder) {
 }
 
 LocalModel find_model(const std::string& wanted) {
-  if (const auto hub_name = pull::hub_name(wanted)) {
-    if (hub_name->contains('/')) {
-      const auto file = pull::find_in_hub_cache(hugging_face_folder(), pull::parse_hub_file(*hub_name));
-      if (file) return {.path = *file};
-    }
-    return find_by_name(wanted, hub_name);
-  }
+  if (const auto hub_name = pull::hub_name(wanted)) return find_of_hub(wanted, pull::parse_hub_file(*hub_name));
   std::error_code error;
   const fs::file_status status = fs::status(wanted, error);
   if (fs::is_directory(status)) {
@@ -309,7 +333,7 @@ LocalModel find_model(const std::string& wanted) {
   if (fs::exists(status)) return {.path = wanted};
   if (wanted.starts_with('/') || wanted.starts_with('.') || wanted.starts_with('~'))
     throw std::runtime_error(fmt::format("There is no file or folder {}.", wanted));
-  return find_by_name(wanted, std::nullopt);
+  return find_by_name(wanted);
 }
 
 }  // namespace coppice::cli

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,10 @@ struct LocalModel {
   std::vector<std::string> aliases;      ///< others may have them, too: "publisher/repo", "repo", "file"
   std::filesystem::path path;            ///< of a split model the first part
   std::filesystem::path projector = {};  ///< where the place says so, as Ollama's does; else empty (projector_files.h)
+};
+
+class NoSuchModel : public std::runtime_error {
+  using std::runtime_error::runtime_error;
 };
 
 /// Where a program keeps models.
@@ -37,8 +42,9 @@ std::filesystem::path own_folder();
 std::vector<LocalModel> models_in(const std::filesystem::path& folder);
 
 /// The file that somebody means who says: a file; a folder with one model; what 'coppice pull' calls a model of Hugging
-/// Face's hub; or a local model's name, a part of it that fits one only, or "publisher/repo:Q4_K_M". Capitals don't count in names. Projectors (mmproj) are no models
-/// here. Throws std::runtime_error: there is none, or several, which it lists.
+/// Face's hub; or a local model's name, a part of it that fits one only, or "publisher/repo:Q4_K_M". Capitals don't
+/// count in names. Projectors (mmproj) are no models here. Throws NoSuchModel: there is none of this name;
+/// std::runtime_error: there are several, which it lists, or it can be no name.
 LocalModel find_model(const std::string& wanted);
 
 }  // namespace coppice::cli

@@ -104,7 +104,7 @@ std::filesystem::path fetch_or_help(const std::string& name) {
 std::filesystem::path find_here(const std::string& name) {
   try {
     return find_model(name).path;
-  } catch (const std::runtime_error&) {
+  } catch (const NoSuchModel&) {
     throw std::runtime_error(
         fmt::format("'{}' is not on this machine, and nobody is asked for it (--offline).", pull::shown(name)));
   }

@@ -173,12 +173,18 @@ std::optional<fs::path> find_in_hub_cache(const fs::path& cache, HubFile wanted)
   std::error_code error;
   if (wanted.file.empty()) {
     std::vector<std::string> files;
-    for (fs::recursive_directory_iterator it(snapshot, error), end; !error && it != end; it.increment(error))
-      files.push_back(it->path().lexically_relative(snapshot).string());
+    for (fs::recursive_directory_iterator it(snapshot, error), end; !error && it != end; it.increment(error)) {
+      std::error_code ignored;
+      if (fs::is_regular_file(it->path(), ignored)) files.push_back(it->path().lexically_relative(snapshot).string());
+    }
     if (fitting(wanted, files).empty()) return std::nullopt;
     wanted.file = only_file(wanted, files);
   }
-  if (!fs::exists(snapshot / wanted.file, error)) return std::nullopt;
+  const auto part = model_part(wanted.file);
+  for (int i = part ? std::max(part->of, 1) : 1; i >= 1; --i) {  // of a model in parts the first is served
+    if (part) wanted.file = with_number(wanted.file, i);
+    if (!fs::is_regular_file(snapshot / wanted.file, error)) return std::nullopt;
+  }
   return snapshot / wanted.file;
 }
 

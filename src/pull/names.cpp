@@ -71,15 +71,6 @@ std::optional<std::string> cut_off(std::string& text, char mark) {
   return end;
 }
 
-/// Not within a word: "F16" is not in "BF16". In lower case.
-bool has_word(std::string_view text, std::string_view word) {
-  for (std::size_t at = text.find(word); at != text.npos; at = text.find(word, at + 1)) {
-    const std::size_t end = at + word.size();
-    if ((at == 0 || !is_word(text[at - 1])) && (end == text.size() || !is_word(text[end]))) return true;
-  }
-  return false;
-}
-
 }  // namespace
 
 std::string shown(std::string_view text) {
@@ -95,6 +86,14 @@ std::string shown(std::string_view text) {
 std::string lower(std::string text) {
   std::ranges::transform(text, text.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   return text;
+}
+
+bool has_word(std::string_view text, std::string_view word) {
+  for (std::size_t at = text.find(word); at != text.npos; at = text.find(word, at + 1)) {
+    const std::size_t end = at + word.size();
+    if ((at == 0 || !is_word(text[at - 1])) && (end == text.size() || !is_word(text[end]))) return true;
+  }
+  return false;
 }
 
 bool is_hex(std::string_view text, std::size_t digits) {

@@ -13,6 +13,9 @@ std::string shown(std::string_view text);
 
 std::string lower(std::string text);
 
+/// Not within another word: "f16" is not in "x-bf16".
+bool has_word(std::string_view text, std::string_view word);
+
 bool is_hex(std::string_view text, std::size_t digits);
 
 /// Of a file in a folder: nothing that leaves the folder, no control characters, not too long.

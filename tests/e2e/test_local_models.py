@@ -145,8 +145,21 @@ def test_what_pull_takes_is_served(home, small_path):
     for name in (f"hf:{repo}", f"hf://{repo}:Q8_0", f"hf:{repo}@v1", f"hf:{repo}@{commits['v1']}/Old-Q8_0.gguf", f"https://huggingface.co/{repo}",
                  f"https://huggingface.co/{repo}/blob/main/Wood-Q8_0.gguf"):
         assert home.finds(name), name
-    for name in (f"hf:{repo}@v2", "hf:alice/Steel-GGUF"):
-        home.refused(name, f"no file, folder or local model '{name}'; 'coppice pull {name}' fetches it.")
+    (folder / "snapshots" / commits["main"] / "Broken-Q4_0.gguf").symlink_to("nowhere")
+    # A hub's name means that model, and nothing that is called nearly so.
+    for name in (f"hf:{repo}@v2", "hf:alice/Steel-GGUF", "hf:alice/Wood", "hf:ali/Wood-GGUF", f"hf:{repo}:Q8", f"hf:{repo}/Wood-Q8", f"hf:{repo}/Broken-Q4_0.gguf",
+                 f"hf:{repo}:Q4_0"):
+        home.refused(name, f"'{name}' is not on this machine; 'coppice pull {name}' fetches it.")
+    for name in ("hf:", "hf:*", "hf:alice", "hf:alice/../x"):
+        home.refused(name, f"'{name}' is not hf:OWNER/REPO/FILE")
+
+
+def test_hubs_models_of_other_programs_are_served(home, small_path):
+    home.file(".lmstudio/models/dora/Yew-GGUF/Yew-BF16.gguf", small_path)
+    for name in ("hf:dora/Yew-GGUF", "hf:Dora/yew-gguf:bf16", "hf:dora/Yew-GGUF/Yew-BF16.gguf", "dora/Yew-GGUF:BF16"):
+        assert home.finds(name), name
+    for name in ("hf:dora/Yew-GGUF:F16", "hf:dora/Yew-GGUF@v1", "hf:dora/Yew-GGUF/Yew.gguf", "dora/Yew-GGUF:F16"):
+        assert not home.finds(name), name
 
 
 def test_variables_and_settings_say_where_the_caches_are(home, small_path):

@@ -322,9 +322,27 @@ def test_offline_asks_nobody(machine, hubs):
 
 def test_offline_finds_revisions(machine):
     path = machine.pulled("hf:alice/Wood-GGUF@v2")
-    for name in ("hf:alice/Wood-GGUF@v2", "hf:alice/Wood-GGUF@v2/Wood-Q4_0.gguf", f"hf:alice/Wood-GGUF@{COMMIT}", WOOD):
+    for name in ("hf:alice/Wood-GGUF@v2", "hf:alice/Wood-GGUF@v2/Wood-Q4_0.gguf", f"hf:alice/Wood-GGUF@{COMMIT}"):
         assert machine.pulled("--offline", name) == path
-    machine.refused("--offline", "hf:alice/Wood-GGUF@main", says=["not on this machine"])
+    for name in ("hf:alice/Wood-GGUF@main", "hf:alice/Wood-GGUF", WOOD):
+        machine.refused("--offline", name, says=["not on this machine"])
+
+
+def test_offline_finds_whole_models_only(machine, hubs):
+    parts = [f"Q4/Big-0000{i}-of-00003.gguf" for i in (1, 2, 3)]
+    hubs.files["bob/Big"] = {name: name.encode() for name in parts}
+    path = machine.pulled("hf:bob/Big")
+    for name in ("hf:bob/Big", f"hf:bob/Big/{parts[2]}"):
+        assert machine.pulled("--offline", name) == path
+    machine.refused("--offline", "hf:bob/Big/Q4", says=["not on this machine"])
+    for part in (parts[1], parts[0]):
+        os.unlink(os.path.realpath(path.replace(parts[0], part)))
+        machine.refused("--offline", "hf:bob/Big", says=["not on this machine"])
+    hubs.files["alice/Wood-GGUF"]["Wood-Q8_0.gguf"] = b"eight"
+    for name in ("Wood-Q4_0.gguf", "Wood-Q8_0.gguf"):
+        machine.pulled(f"hf:alice/Wood-GGUF/{name}")
+    machine.refused("--offline", "hf:alice/Wood-GGUF", says=["2 GGUF files"])
+    machine.refused("--offline", "hf:alice", says=["is not hf:OWNER/REPO"])
 
 
 def test_folders_that_cannot_be_written(machine):
