@@ -11,10 +11,14 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <optional>
 #include <stdexcept>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "build_id.h"
@@ -33,19 +37,38 @@ constexpr int kLostDevice = 70;  ///< the status: EX_SOFTWARE of sysexits.h
 struct Found {
   const cuda::Module* module = nullptr;
   std::string why_not;
+  bool is_there = false;  ///< its file
 };
 
+/// A copy that broke off: the system would load it, and end the process where pages are missing. An ELF file's table of
+/// sections is its end.
+bool is_cut_off(const std::filesystem::path& file) {
+  struct Header {  // of a 64-bit one
+    char magic[4], rest[36];
+    std::uint64_t sections_at;
+    char more[10];
+    std::uint16_t section_bytes, n_sections, names;
+  } header{};
+  std::ifstream in(file, std::ios::binary);
+  in.read(reinterpret_cast<char*>(&header), sizeof header);
+  if (!in || std::string_view(header.magic, 4) != "\177ELF") return false;  // what else it is, the loader says
+  std::error_code error;
+  const std::uint64_t end = header.sections_at + std::uint64_t{header.section_bytes} * header.n_sections;
+  return std::filesystem::file_size(file, error) < end || error;
+}
+
 Found open_module(const std::filesystem::path& file) {
+  const auto broken = [](std::string why) { return Found{nullptr, std::move(why), true}; };
+  if (is_cut_off(file)) return broken(fmt::format("{} is not whole", file.string()));
   void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) return {nullptr, fmt::format("{} can't be loaded: {}", file.string(), dlerror())};
+  if (library == nullptr) return broken(fmt::format("{} can't be loaded: {}", file.string(), dlerror()));
   auto* get = reinterpret_cast<decltype(&coppice_cuda_module)>(dlsym(library, "coppice_cuda_module"));
-  if (get == nullptr) return {nullptr, fmt::format("{} is no part of coppice", file.string())};
+  if (get == nullptr) return broken(fmt::format("{} is no part of coppice", file.string()));
   const cuda::Module* module = get();
-  if (std::string_view(module->build) != COPPICE_BUILD) {
-    return {nullptr, fmt::format("{} is of build {}, this program of {}; both must come from one build", file.string(),
-                                 module->build, COPPICE_BUILD)};
-  }
-  return {module, {}};
+  if (std::string_view(module->build) != COPPICE_BUILD)
+    return broken(fmt::format("{} is of build {}, this program of {}; both must come from one build", file.string(),
+                              module->build, COPPICE_BUILD));
+  return {module, {}, true};
 }
 
 Found find_module(std::filesystem::path folder) {
@@ -70,11 +93,12 @@ std::optional<int> wanted_number(const std::string& wanted) {
 struct Gpu {
   std::optional<Device> device;
   std::string why_not;
+  bool is_fault = false;  ///< there may be one, but its module can't be used
 };
 
 Gpu find_gpu(const std::string& wanted, const std::filesystem::path& program) {
   const Found found = find_module(program);
-  if (found.module == nullptr) return {{}, found.why_not};
+  if (found.module == nullptr) return {{}, found.why_not, found.is_there};
   const cuda::Devices devices = found.module->find_devices();
   if (devices.usable.empty()) return {{}, devices.why_none};
   const std::optional<int> number = wanted_number(wanted);
@@ -130,7 +154,7 @@ Device choose_device(const std::string& wanted, const model::Model& model, const
   const Gpu gpu = find_gpu(wanted, program);
   if (!gpu.device) {
     if (must) throw std::runtime_error(fmt::format("--device {} can't be had: {}.", wanted, gpu.why_not));
-    spdlog::debug("on the CPU: {}", gpu.why_not);
+    spdlog::log(gpu.is_fault ? spdlog::level::warn : spdlog::level::debug, "on the CPU: {}", gpu.why_not);
     return {};
   }
   std::string misfit = misfit_of_options(options);

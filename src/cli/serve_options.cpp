@@ -28,7 +28,7 @@ namespace {
 /// llama-server's names of devices in ours: "none", "CUDA0". Other text stays.
 std::string device_of_llama_server(std::string& name) {
   if (name == "none") name = "cpu";
-  if (name.starts_with("CUDA")) name = "cuda:" + name.substr(4);
+  if (name.starts_with("CUDA") && name.size() > 4) name = "cuda:" + name.substr(4);
   return {};
 }
 

@@ -60,6 +60,21 @@ TEST_F(DevicesTest, WithoutAGpuAutoIsTheCpuAndCudaSaysWhy) {
               "--device cuda:1 can't be had: there is no NVIDIA driver, or it is too old.");
 }
 
+// The loader would map what is there, and the process would end where it reads on.
+TEST_F(DevicesTest, ACopyThatBrokeOffIsNotLoaded) {
+  const auto whole = with_module("two") / "libcoppice_cuda.so";
+  const auto folder = test::scratch_folder() / "cut";
+  std::filesystem::create_directories(folder);
+  for (const std::uintmax_t missing :
+       {std::uintmax_t{1}, std::uintmax_t{4096}, std::filesystem::file_size(whole) / 2}) {
+    const auto file = folder / "libcoppice_cuda.so";
+    std::filesystem::copy_file(whole, file, std::filesystem::copy_options::overwrite_existing);
+    std::filesystem::resize_file(file, std::filesystem::file_size(whole) - missing);
+    EXPECT_FALSE(choose_device("auto", {}, {}, folder).is_gpu());
+    EXPECT_THAT(why_not("cuda", folder), HasSubstr("libcoppice_cuda.so is not whole"));
+  }
+}
+
 TEST_F(DevicesTest, TheNumberIsCudasOwn) {
   const auto folder = with_module("two");
   EXPECT_EQ(choose_device("auto", {}, {}, folder).text(), "GPU 1 (first)");

@@ -143,6 +143,17 @@ def test_it_starts(machine):
         assert f"coppice {VERSION}," in said and kernels in said  # qemu's best, or the native build's choice
 
 
+@pytest.mark.skipif(ARM64 is not None, reason="the stub is for this machine")
+def test_its_own_libraries_go_first(machine):
+    """LD_LIBRARY_PATH may lead to those of another llama.cpp, which have the same names."""
+    folder = machine.root / "home/user/others"
+    folder.mkdir()
+    for name in ("libllama.so.0", "libggml.so.0", "libggml-base.so.0", "libmtmd.so.0"):
+        subprocess.run(["clang-19", "-shared", "-nostdlib", "-x", "c", "/dev/null", f"-Wl,-soname,{name}", "-o", folder / name], check=True)
+    for program in (FROM_WHEEL, FROM_TARBALL):
+        assert f"coppice {VERSION}," in machine.run("env", "LD_LIBRARY_PATH=/home/user/others", program, "--version")
+
+
 def test_it_describes_a_model(machine):
     assert "SmolLM2" in machine.run(FROM_WHEEL, "models", f"/models/{MODEL.name}")
 
