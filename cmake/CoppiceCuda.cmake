@@ -15,7 +15,7 @@ function(coppice_cuda_library)
   foreach(src ${A_SRCS})
     set(object "${CMAKE_CURRENT_BINARY_DIR}/${src}.o")
     add_custom_command(OUTPUT "${object}"
-      COMMAND "${CUDAToolkit_NVCC_EXECUTABLE}" -std=c++20 -O3 --expt-relaxed-constexpr -ccbin "${CMAKE_CXX_COMPILER}"
+      COMMAND ${CMAKE_CXX_COMPILER_LAUNCHER} "${CUDAToolkit_NVCC_EXECUTABLE}" -std=c++20 -O3 --expt-relaxed-constexpr -ccbin "${CMAKE_CXX_COMPILER}"
         -Xcompiler -Wno-gnu-designator
         ${A_ARCHS} -I "${PROJECT_SOURCE_DIR}/src" -MD -MF "${object}.d"
         -c "${CMAKE_CURRENT_SOURCE_DIR}/${src}" -o "${object}"
