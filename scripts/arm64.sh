@@ -52,10 +52,9 @@ kernels() {
 # Not those that load the pinned models, as under AddressSanitizer, and none of benchmarks.
 unit_tests() {
   # kernels() says why long prefixes are left out: they take nine minutes. The emulator adds floating-point numbers one by one, up to a thousand
-  # times as slowly: of whole models the backends that are ggml's own operators are left out, and the longest of all. So
-  # are two tests of templates, which have some seconds.
+  # times as slowly: of whole models the backends that are ggml's own operators are left out, and the longest of all.
   local emulated=("$repo/scripts/emulated.py" "$arm64/qemu-aarch64-static")
-  local left_out=('*LongPrefixes*' '*_dense' '*_gather' '*/gather_*' 'Llama4Test.RowsBeyondTheFirstChunk*' '*Deadly.LeavesTheProcessAlive*' Tools.OfManyPropertiesTakeMoments)
+  local left_out=('*LongPrefixes*' '*_dense' '*_gather' '*/gather_*' 'Llama4Test.RowsBeyondTheFirstChunk*')
   # Where the system knows no programs for ARM, none can start another: tests that run their own program again are left out.
   if ! "${emulated[@]}" true; then
     emulated=()

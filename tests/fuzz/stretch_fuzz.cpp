@@ -26,9 +26,9 @@
 namespace coppice::testing {
 namespace {
 
-constexpr std::size_t kBytes = std::size_t{1} << (test::kSanitized ? 17 : 20);
+constexpr std::size_t kBytes = std::size_t{1} << (test::kSlow ? 17 : 20);
 /// Sanitized, still far less than what grows with the square of the bytes may take.
-constexpr double kMostSeconds = test::kSanitized ? 1.25 : Watchdog::kMostSeconds;
+constexpr double kMostSeconds = test::kSlow ? 1.25 : Watchdog::kMostSeconds;
 
 class ExcusedModel final : public TemplateModel {
  public:

@@ -21,8 +21,8 @@ inline double thread_seconds() {
 
 class Watchdog final : public port::Turn {
  public:
-  /// Of an input of a mebibyte, between two steps. Sanitizers take most of the time that they see.
-  static constexpr double kMostSeconds = test::kSanitized ? 5 : 0.25;
+  /// Of an input of a mebibyte, between two steps. Sanitizers and emulators take most of the time that they see.
+  static constexpr double kMostSeconds = test::kSlow ? 5 : 0.25;
 
   explicit Watchdog(double most_seconds = kMostSeconds) : most_(most_seconds) { port::set_turn(this); }
   Watchdog(const Watchdog&) = delete;

