@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "kv/digest.h"
+#include "model/cpu_device.h"
 #include "model/gguf_file.h"
 #include "model/load_error.h"
 #include "model/metadata.h"
@@ -90,6 +91,7 @@ Projector::Projector(const std::filesystem::path& file, const text::Vocabulary& 
       digest_(checked_digest(file, embedding_size, options)) {
   text::route_llama_log();
   mtmd_log_set(log, nullptr);
+  model::cpu_device();  // on a GPU the executor loads no kernels of the CPU
   mtmd_context_params params = mtmd_context_params_default();
   params.use_gpu = false;
   params.print_timings = false;

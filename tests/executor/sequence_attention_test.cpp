@@ -12,7 +12,7 @@
 
 #include "attention/reference.h"
 #include "executor/ggml/graph/attention.h"
-#include "executor/ggml/store/cpu_device.h"
+#include "model/cpu_device.h"
 #include "support/attention_cases.h"
 
 namespace coppice::executor {
@@ -65,8 +65,9 @@ std::vector<float> attend(const test::AttentionCase& c, const test::PoolData& po
   std::memcpy(q->data, queries.data(), queries.size() * sizeof(float));
   if (sinking) std::memcpy(sinking->data, sinks.data(), sinks.size() * sizeof(float));
   backend->fill(batch);
-  const std::unique_ptr<ggml_backend, GgmlDeleter<ggml_backend_free>> cpu(ggml_backend_dev_init(cpu_device(), nullptr));
-  cpu_function<ggml_backend_set_n_threads_t>("ggml_backend_set_n_threads")(cpu.get(), 1);  // more would spin
+  const std::unique_ptr<ggml_backend, GgmlDeleter<ggml_backend_free>> cpu(
+      ggml_backend_dev_init(model::cpu_device(), nullptr));
+  model::cpu_function<ggml_backend_set_n_threads_t>("ggml_backend_set_n_threads")(cpu.get(), 1);  // more would spin
   EXPECT_EQ(ggml_backend_graph_compute(cpu.get(), graph), GGML_STATUS_SUCCESS);
   const auto* data = static_cast<const float*>(out->data);
   return {data, data + queries.size()};

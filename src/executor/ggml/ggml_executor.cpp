@@ -15,8 +15,8 @@
 #include "executor/ggml/graph/attention.h"
 #include "executor/ggml/graph/graph_runner.h"
 #include "executor/ggml/graph/state_step.h"
-#include "executor/ggml/store/cpu_device.h"
 #include "executor/ggml/store/ggml_abort.h"
+#include "model/cpu_device.h"
 #include "port/processors.h"
 #include "simd/target.h"
 
@@ -250,7 +250,7 @@ std::unique_ptr<Executor> load_ggml_executor(model::Model model, const GgmlOptio
 }
 
 std::vector<std::string> ggml_features() {
-  return cpu_features();
+  return model::cpu_features();
 }
 
 }  // namespace coppice::executor

@@ -8,8 +8,8 @@
 #include <exception>
 
 #include "executor/ggml/graph/attention.h"
-#include "executor/ggml/store/cpu_device.h"
 #include "executor/ggml/store/ggml_abort.h"
+#include "model/cpu_device.h"
 #include "port/pause.h"
 #include "port/threads_beside.h"
 
@@ -48,17 +48,17 @@ double now() {
 
 GraphRunner::GraphRunner(int n_threads, bool governed)
     : n_threads_(n_threads),
-      threadpool_(nullptr, cpu_function<FreeThreads>("ggml_threadpool_free")),
-      cpu_(ggml_backend_dev_init(cpu_device(), nullptr)),
-      set_threads_(cpu_function<SetThreads>("ggml_backend_set_n_threads")),
+      threadpool_(nullptr, model::cpu_function<FreeThreads>("ggml_threadpool_free")),
+      cpu_(ggml_backend_dev_init(model::cpu_device(), nullptr)),
+      set_threads_(model::cpu_function<SetThreads>("ggml_backend_set_n_threads")),
       allocator_(ggml_gallocr_new(ggml_backend_cpu_buffer_type())) {
   ggml_threadpool_params params = ggml_threadpool_params_default(n_threads);
   // Above 100: pauses before a thread sleeps (cmake/llama/phases.h).
   params.poll = static_cast<std::uint32_t>(std::max(101, port::pauses_in(kSpin)));
   std::vector<int> before = port::thread_ids();
-  threadpool_.reset(cpu_function<NewThreads>("ggml_threadpool_new")(&params));
+  threadpool_.reset(model::cpu_function<NewThreads>("ggml_threadpool_new")(&params));
   if (!threadpool_ || !cpu_) throw model::LoadError(fmt::format("cannot start {} worker threads", n_threads));
-  cpu_function<UseThreads>("ggml_backend_cpu_set_threadpool")(cpu_.get(), threadpool_.get());
+  model::cpu_function<UseThreads>("ggml_backend_cpu_set_threadpool")(cpu_.get(), threadpool_.get());
   if (!governed) return;
   workers_ = port::thread_ids();
   std::erase_if(workers_, [&before](int id) { return std::ranges::find(before, id) != before.end(); });

@@ -9,7 +9,7 @@
 #include <span>
 #include <utility>
 
-#include "executor/ggml/store/cpu_device.h"
+#include "model/cpu_device.h"
 #include "port/mapping.h"
 
 namespace coppice::executor {
@@ -19,7 +19,7 @@ namespace {
 /// The CPU's buffer types that hold matrices in another form, best first.
 std::vector<ggml_backend_buffer_type_t> extra_buffer_types(ggml_backend_dev_t cpu) {
   std::vector<ggml_backend_buffer_type_t> types;
-  const auto get = cpu_function<ggml_backend_dev_get_extra_bufts_t>("ggml_backend_dev_get_extra_bufts");
+  const auto get = model::cpu_function<ggml_backend_dev_get_extra_bufts_t>("ggml_backend_dev_get_extra_bufts");
   if (get == nullptr) return types;
   for (ggml_backend_buffer_type_t* t = get(cpu); t && *t; ++t) types.push_back(*t);
   return types;
@@ -105,7 +105,7 @@ ggml_tensor* Weights::map(model::TensorId id) {
 void Weights::place_matrix(model::TensorId id) {
   Matrix& matrix = matrices_[static_cast<std::size_t>(id)];
   if (matrix.tensor || matrix.packed || place_packed(id)) return;
-  const auto types = extra_buffer_types(cpu_device());
+  const auto types = extra_buffer_types(model::cpu_device());
   if (std::ranges::any_of(types, [&](ggml_backend_buffer_type_t type) { return place_in_buffer(id, type); })) return;
   matrix.tensor = map(id);
 }
@@ -136,7 +136,7 @@ bool Weights::place_packed(model::TensorId id) {
 
 bool Weights::place_in_buffer(model::TensorId id, ggml_backend_buffer_type_t type) {
   const ContextPtr trial = make_context(1);
-  if (!can_multiply(cpu_device(), type, describe(trial.get(), id))) return false;
+  if (!can_multiply(model::cpu_device(), type, describe(trial.get(), id))) return false;
   auto group = std::ranges::find(converted_, type, &Converted::type);
   if (group == converted_.end()) {
     converted_.push_back({type, make_context(model_.file->tensors().size()), {}, nullptr});

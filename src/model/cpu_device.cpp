@@ -1,4 +1,4 @@
-#include "executor/ggml/store/cpu_device.h"
+#include "model/cpu_device.h"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 #include "model/load_error.h"
 #include "port/process.h"
 
-namespace coppice::executor {
+namespace coppice::model {
 
 namespace {
 
@@ -24,7 +24,7 @@ ggml_backend_dev_t find_cpu() {
   ggml_log_set(log, log_data);
   ggml_backend_dev_t loaded = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
   if (loaded == nullptr) {
-    throw model::LoadError(
+    throw LoadError(
         fmt::format("There are no kernels for this processor in {}: is coppice installed whole?", folder.string()));
   }
   return loaded;
@@ -47,4 +47,4 @@ std::vector<std::string> cpu_features() {
   return names;
 }
 
-}  // namespace coppice::executor
+}  // namespace coppice::model

@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
-namespace coppice::executor {
+namespace coppice::model {
 
 /// ggml's CPU. Where it is no part of this program, the best module for this processor is loaded, from the folder
 /// ../lib/coppice beside the program's own (docs/decisions.md, "One package for all x86-64"); the first call does so.
-/// Thread safe. Throws model::LoadError: there is none that this processor can run.
+/// Thread safe. Throws LoadError: there is none that this processor can run.
 ggml_backend_dev_t cpu_device();
 
 /// A function of its backend that isn't in ggml's common interface, of the type F; null: it has none of this name.
@@ -23,4 +23,4 @@ F cpu_function(const char* name) {
 /// cpu_device().
 std::vector<std::string> cpu_features();
 
-}  // namespace coppice::executor
+}  // namespace coppice::model
