@@ -76,7 +76,7 @@ arm64:         ## Build for 64-bit ARM and run the unit tests, the program, a .d
 macos:         ## Cross-compile the program for macOS on Apple Silicon, and look at its file: nothing is run
 	@scripts/macos.sh $(ARGS)
 
-cuda:          ## Build the GPU's kernels, their tests and benchmarks (nvcc 12.4 or newer); with a GPU, run the tests
+cuda:          ## Build the GPU's kernels, their tests and benchmarks, with this machine's nvcc (12.4 or newer) or one from PyPI; with a GPU, run the tests
 	@scripts/cuda.sh
 
 bench-cuda:    ## Test and measure a GPU, in resumable stages; then bench/page.py (ARGS="PROGRAMS FOLDER RESULTS")

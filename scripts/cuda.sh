@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# cuda.sh: builds coppice, its part for NVIDIA GPUs (libcoppice_cuda.so beside it), and the GPU's tests and benchmarks, with this machine's nvcc
-# or the pinned one (cuda_compiler.sh). Needs no GPU; on a machine with one (Hopper) it runs the tests. The build folder is the one of make build, which keeps the
-# part for GPUs up to date from then on.
+# cuda.sh: builds coppice, its module for NVIDIA GPUs (libcoppice_cuda.so beside it), and the GPU's tests and benchmarks, with this machine's
+# nvcc or the pinned one (cuda_compiler.sh). Needs no GPU; on a machine with one (Hopper) it runs the tests. The build folder is the one of make
+# build, which keeps the module up to date from then on.
 source "$(dirname "$0")/lib.sh"
 "$repo/scripts/deps.sh"
 cuda=$("$repo/scripts/cuda_compiler.sh")

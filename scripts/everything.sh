@@ -48,15 +48,14 @@ bench-hybrids    |                                  |                           
 bench-tools      | there "$DATA" "BFCL_v4_*.json"    | DATA=folder of BFCL_v4_*.json              | make bench-tools DATA="$DATA"
 bench-structured | below "$SCHEMAS" "*.json"        | SCHEMAS=folder of JSONSchemaBench's *.json | make bench-structured SCHEMAS="$SCHEMAS"
 bench-traces     | there "$TRACES" "*.jsonl"        | TRACES=folder of *.jsonl                   | make bench-traces TRACES="$TRACES" ARGS=--no-save
-cuda             | has_nvcc                         | CUDA's compiler                            |
-bench-cuda       | has_nvcc && nvidia-smi           | an NVIDIA GPU                              |
+cuda             |                                  |                                            |
+bench-cuda       | nvidia-smi                       | an NVIDIA GPU                              |
 clean            |                                  |                                            | clean_a_clone
 END
 }
 DATA=${DATA:-} SCHEMAS=${SCHEMAS:-} TRACES=${TRACES:-}
 there() { [[ -n $1 ]] && compgen -G "$1/$2"; }
 below() { [[ -n $1 && -n $(find "$1/" -name "$2" -print -quit) ]]; } # also in its folders
-has_nvcc() { command -v nvcc || [[ -x /usr/local/cuda/bin/nvcc ]]; }
 
 # A tree that is formatted stays as it is.
 format_changes_nothing() {

@@ -24,9 +24,9 @@ if [[ $what == --check ]]; then
 fi
 
 "$repo/scripts/packages.sh" dpkg-dev file  # what cpack finds the package's dependencies with
-preset=package options=() targets=(coppice coppice_cuda_module)
-[[ $what != --arm64 ]] || preset=arm64 targets=(coppice)
-"$repo/scripts/build.sh" "$preset" "${targets[@]}"
+preset=package options=()
+[[ $what != --arm64 ]] || preset=arm64
+"$repo/scripts/build.sh" "$preset" coppice
 build="$repo/build-$preset"
 
 # dependencies FOLDER: those of a package for another machine, by what the packages that scripts/arm64_sysroot.sh unpacked

@@ -6,17 +6,17 @@
 # Further arguments go to pytest: -k container, say.
 source "$(dirname "$0")/lib.sh"
 
-only_build= preset=wheel machine=x86_64 targets=(coppice coppice_cuda_module) tests="$repo/tests/wheel"
+only_build= preset=wheel machine=x86_64 tests="$repo/tests/wheel"
 while :; do
   case ${1:-} in
     --build) only_build=1 ;;
-    --arm64) preset=wheel-arm64 machine=aarch64 targets=(coppice) tests="$repo/tests/wheel/test_wheel.py" ;;
+    --arm64) preset=wheel-arm64 machine=aarch64 tests="$repo/tests/wheel/test_wheel.py" ;;
     *) break ;;
   esac
   shift
 done
 build="$repo/build-$preset"
-"$repo/scripts/build.sh" "$preset" "${targets[@]}"
+"$repo/scripts/build.sh" "$preset" coppice
 cuda=
 [[ $preset != wheel ]] || cuda=$("$repo/scripts/cuda_compiler.sh" --pinned)
 "$repo/scripts/licences.sh" --wheel "$cuda" >"$build/copyright"

@@ -22,7 +22,8 @@ struct Hub {
 /// Throws as download(), and std::runtime_error: there is no such file, or several, which it lists.
 std::filesystem::path pull_from_hub(WebClient& client, const Hub& hub, HubFile wanted, Progress& progress);
 
-/// The file that pull_from_hub() would return, without asking anybody; none: the cache doesn't have it.
+/// The file that pull_from_hub() would return, without asking anybody; none: the cache doesn't have it, or not all of
+/// its parts. Throws std::runtime_error: several may be meant, which it lists.
 std::optional<std::filesystem::path> find_in_hub_cache(const std::filesystem::path& cache, HubFile wanted);
 
 }  // namespace coppice::pull

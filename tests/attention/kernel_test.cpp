@@ -55,7 +55,7 @@ TEST(KernelOnEachTarget, HeadSizesAndGroupings) {
   if (test::kThreadSanitizer) GTEST_SKIP() << "it has one worker";
   for (const int dim : {64, 80, 96, 128, 256, 512}) {
     for (const auto& [n_head, n_kv_head] : {std::pair(1, 1), {9, 3}, {8, 1}, {7, 1}, {16, 2}, {12, 12}}) {
-      if ((test::kEmulated || test::kSanitized) && n_head > 8) continue;  // the largest take most of the time
+      if (test::kSlow && n_head > 8) continue;  // the largest take most of the time
       // Lone rows, and a prefix under more queries than a vector has lanes.
       const std::vector<test::Path> paths = {{.length = 70, .reads = false},
                                              {.parent = 0, .shared = 64, .length = 75, .n_rows = 9},
