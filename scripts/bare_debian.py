@@ -99,9 +99,10 @@ class BareDebian:
         for inner, outer in self.mounts.items():
             Path(f"{self.root}{inner}").mkdir(parents=True, exist_ok=True)
             steps.append(f"mount --bind {shlex.quote(str(outer))} {root}{shlex.quote(inner)}")
+        emulator = {name: os.environ[name] for name in ("QEMU_CPU",) if self.emulated and name in os.environ}
         return [*self.emulated, "unshare", "--mount", "--pid", "--fork", "--kill-child", *(["--net"] if self.alone else []), "sh", "-ec", "; ".join([*steps, 'exec "$@"']), "sh", "chroot",
                 f"--userspec={self.user}", str(self.root), "env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin",
-                *(f"{name}={value}" for name, value in self.environment.items()), *words]
+                *(f"{name}={value}" for name, value in (self.environment | emulator).items()), *words]
 
     def run(self, *words: str, ok=True) -> str:
         done = subprocess.run(self.command(*words), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=600)

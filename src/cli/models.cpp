@@ -13,6 +13,7 @@
 
 #include "cli/local_models.h"
 #include "cli/size_text.h"
+#include "log/one_line.h"
 #include "model/summary.h"
 #include "port/memory.h"
 
@@ -27,26 +28,27 @@ std::string count_text(std::int64_t parameters) {
   return millions < 999.5 ? fmt::format("{:.0f}M", millions) : fmt::format("{:.1f}B", millions / 1000);
 }
 
+/// Of a file, which may hold anything.
 std::string known(const std::string& text) {
-  return text.empty() ? "?" : text;
+  return text.empty() ? "?" : log::one_line(text);
 }
 
 /// yes, or why not.
 std::string verdict(const model::Summary& summary, std::size_t free) {
-  if (!summary.complaint.empty()) return "no: " + summary.complaint;
+  if (!summary.complaint.empty()) return "no: " + log::one_line(summary.complaint);
   if (free > 0 && summary.bytes > free) return fmt::format("no: of the memory {} are free", size_text(free));
   return "yes";
 }
 
 void print(const std::vector<LocalModel>& models) {
   std::size_t width = 4;
-  for (const LocalModel& model : models) width = std::max(width, model.name.size());
+  for (const LocalModel& model : models) width = std::max(width, log::one_line(model.name).size());
   fmt::print("  {:{}}  {:12} {:>10} {:>9}  {:8} can be served\n", "name", width, "family", "parameters", "size",
              "format");
   const std::size_t free = port::free_memory();
   for (const LocalModel& model : models) {
     const model::Summary summary = model::summarize(model.path.string());
-    fmt::print("  {:{}}  {:12} {:>10} {:>9}  {:8} {}\n", model.name, width, known(summary.family),
+    fmt::print("  {:{}}  {:12} {:>10} {:>9}  {:8} {}\n", log::one_line(model.name), width, known(summary.family),
                count_text(summary.parameters), size_text(summary.bytes), known(summary.format), verdict(summary, free));
   }
 }

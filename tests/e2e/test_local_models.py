@@ -263,6 +263,17 @@ def test_a_file_is_described(home, small_path):
     assert gone.returncode == 1 and "There is no file or folder" in gone.stderr
 
 
+def test_files_write_no_control_characters(home, small):
+    other = small.changed()
+    other.set("general.architecture", "wood\x1b]0;mine\x07")
+    home.environment["COPPICE_MODELS"] = str(home.folder / "models")
+    (home.folder / "models").mkdir()
+    other.write(home.folder / "models/oak\n\x1b[2J.gguf")
+    done = home.coppice("models")
+    assert done.returncode == 0 and not re.search(r"[\x00-\x09\x0b-\x1f]", done.stdout), done.stdout
+    assert "oak\\n\\x1b[2J" in done.stdout and "the family 'wood\\x1b]0;mine\\x07' is not known" in done.stdout
+
+
 def test_a_split_model_is_one_model(home, small):
     folder = home.folder / ".lmstudio/models/dora/Yew"
     folder.mkdir(parents=True)

@@ -6,6 +6,8 @@
 #include <map>
 #include <stdexcept>
 
+#include "model/cpu_device.h"
+
 namespace coppice::test {
 
 namespace {
@@ -13,6 +15,7 @@ namespace {
 std::shared_ptr<llama_model> load(const std::string& path) {
   static std::map<std::string, std::weak_ptr<llama_model>> loaded;
   if (auto model = loaded[path].lock()) return model;
+  model::cpu_device();  // where ggml's kernels are chosen at run time, libllama has none before
   llama_model_params params = llama_model_default_params();
   params.n_gpu_layers = 0;
   std::shared_ptr<llama_model> model(llama_model_load_from_file(path.c_str(), params), llama_model_free);

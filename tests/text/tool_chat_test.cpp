@@ -321,14 +321,17 @@ std::string with_properties(int n) {
 
 /// The library's own grammar of 3,000 took a minute, and then all of the stack.
 TEST(Tools, OfManyPropertiesTakeMoments) {
+  const int n = test::kEmulated ? 300 : 3000;  // or the template's time is over
   for (const char* name : {"Qwen-Qwen3-0.6B.jinja", "openai-gpt-oss-120b.jinja", "Kimi-K2-Instruct.jinja",
                            "google-gemma-4-31B-it.jinja", "LFM2-8B-A1B.jinja"}) {
     const ChatTemplate chat(test::vocabulary(), source(name));
     const std::string any = R"({"type":"object","additionalProperties":true})";
-    const std::vector<ToolSpec> many = {{"find", "Finds", with_properties(3000), any}};
+    const std::vector<ToolSpec> many = {{"find", "Finds", with_properties(n), any}};
     const std::clock_t begin = std::clock();
     try {
-      EXPECT_THAT(chat.render(ToolChat{.messages = question(), .tools = many}).prompt, HasSubstr("k2999")) << name;
+      EXPECT_THAT(chat.render(ToolChat{.messages = question(), .tools = many}).prompt,
+                  HasSubstr(fmt::format("k{}", n - 1)))
+          << name;
     } catch (const TemplateError& e) {  // the template itself takes too much
       EXPECT_THAT(e.what(), HasSubstr("the template makes too many")) << name;
     }
