@@ -8,8 +8,12 @@
 #include <span>
 
 #include "support/executor_rig.h"
+#include "support/sanitized.h"
 
 namespace coppice::test {
+
+/// How much more libllama's rounding costs: for 64-bit ARM without scalable vectors it adds products of f16 in f16.
+inline constexpr double kLibllamasRounding = kEmulated ? 4 : 1;
 
 /// On f32 weights: a row is far off when a key, a norm or an angle is wrong; f16 keys and values cost some 1e-3.
 inline void expect_parity(std::span<const Row> rows, std::span<const Row> expected) {
@@ -23,8 +27,8 @@ inline void expect_parity(std::span<const Row> rows, std::span<const Row> expect
   const double mean = sum / static_cast<double>(rows.size());
   testing::Test::RecordProperty("mean", fmt::format("{:.2e}", mean));
   testing::Test::RecordProperty("worst", fmt::format("{:.2e}", worst));
-  EXPECT_LT(mean, 2e-3);
-  EXPECT_LT(worst, 1e-2);
+  EXPECT_LT(mean, 2e-3 * kLibllamasRounding);
+  EXPECT_LT(worst, 1e-2 * kLibllamasRounding);
 }
 
 }  // namespace coppice::test
