@@ -70,7 +70,7 @@ libcxx:        ## Compile kv, engine, model and server with clang's own standard
 neon:          ## Run the attention kernel's tests on 64-bit ARM, under qemu
 	@scripts/arm64.sh --kernels
 
-arm64:         ## Build for 64-bit ARM and run the unit tests, the program, a .deb and the wheel under qemu, two hours; only a part: ARGS=--build, --deb, --serve
+arm64:         ## Build for 64-bit ARM and run the unit tests, the program, a .deb and the wheel under qemu, an hour and a half; only a part: ARGS=--build, --deb, --serve
 	@scripts/arm64.sh $(ARGS)
 
 macos:         ## Cross-compile the program for macOS on Apple Silicon, and look at its file: nothing is run
