@@ -35,7 +35,7 @@ def mirrors() -> dict[str, str]:
 
 def make_bare(folder: Path, release="bookworm", packages: Sequence[str] = (), emulated: Sequence[str] = ()) -> Path:
     """What debootstrap brings, without recommendations, and packages; made once, as it takes a minute. emulated: one for 64-bit ARM, and what
-    runs its commands here; then it takes ten."""
+    runs its commands here; then it takes some five."""
     done = folder / ".complete"
     if not done.exists():
         shutil.rmtree(folder, ignore_errors=True)
@@ -99,7 +99,7 @@ class BareDebian:
         for inner, outer in self.mounts.items():
             Path(f"{self.root}{inner}").mkdir(parents=True, exist_ok=True)
             steps.append(f"mount --bind {shlex.quote(str(outer))} {root}{shlex.quote(inner)}")
-        emulator = {name: os.environ[name] for name in ("QEMU_CPU",) if self.emulated and name in os.environ}
+        emulator = {"QEMU_CPU": os.environ["QEMU_CPU"]} if self.emulated and "QEMU_CPU" in os.environ else {}
         return [*self.emulated, "unshare", "--mount", "--pid", "--fork", "--kill-child", *(["--net"] if self.alone else []), "sh", "-ec", "; ".join([*steps, 'exec "$@"']), "sh", "chroot",
                 f"--userspec={self.user}", str(self.root), "env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin",
                 *(f"{name}={value}" for name, value in (self.environment | emulator).items()), *words]

@@ -67,7 +67,7 @@ def calls(words, file: Path) -> str:
     return str(file)
 
 
-# ggml has kernels for scalable vectors, which are slow under the emulator: all other tests do without.
+# ggml has kernels for scalable vectors, which are slow under the emulator: the other conversations do without.
 @pytest.mark.parametrize("cpu", ["neoverse-n1", "max"])
 def test_it_answers_as_the_native_build(monkeypatch, tmp_path, expected, cpu):
     monkeypatch.setenv("COPPICE_BINARY", calls([*EMULATOR, "-cpu", cpu, PROGRAM], tmp_path / "coppice"))
