@@ -54,6 +54,13 @@ void Storables::state_behind(BlockId anchor, const OnStorable& f) const {
   f(one);
 }
 
+bool Storables::all_marked(std::span<const BlockId> row) const {
+  const auto marked = [&](BlockId page) { return page == kNullBlock || pool_.stored(page); };
+  if (!std::ranges::all_of(row, marked)) return false;
+  const UnitId state = states_.any_behind(row[0]) ? states_.find(row[0], {}) : kNoUnit;
+  return state == kNoUnit || marked(states_.pages(state).front());
+}
+
 void Storables::before_eviction(BlockId id, const OnStorable& f) const {
   if (states_.owns(id)) {
     const StateTable::Unit& unit = states_.unit_of(id);
@@ -76,7 +83,7 @@ std::vector<BlockId> Storables::hottest(std::uint32_t uses) const {
       const BlockId id = node.row(i)[0];
       const bool full = std::ssize(node.block_tokens(i)) == config_.block_size;
       const std::uint32_t n = pool_.order().uses(id);
-      if (full && n >= uses && !pool_.stored(id)) found.push_back({id, n, node.last_used, node.first_block + i});
+      if (full && n >= uses && !all_marked(node.row(i))) found.push_back({id, n, node.last_used, node.first_block + i});
     }
     for (const auto& child : node.children) self(*child, self);
   };

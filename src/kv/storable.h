@@ -45,8 +45,9 @@ class Storables {
   /// left out.
   void before_eviction(BlockId id, const OnStorable& f) const;
 
-  /// Full blocks of the full group that nobody has marked, with `uses` or more: what is used most and latest first, and
-  /// what comes before in a text before what follows. O(tree).
+  /// Full blocks of the full group, with `uses` or more, where something isn't marked: the block, one of another group,
+  /// or the state at its end. What is used most and latest first, and what comes before in a text before what follows.
+  /// O(tree).
   std::vector<BlockId> hottest(std::uint32_t uses = 1) const;
 
   /// Of the text up to the end of a full block of the full group in the tree; none: it is no such block.
@@ -58,6 +59,7 @@ class Storables {
 
  private:
   void state_behind(BlockId anchor, const OnStorable& f) const;
+  bool all_marked(std::span<const BlockId> row) const;
   Storable describe(BlockId full_group_id) const;
 
   const CacheConfig& config_;

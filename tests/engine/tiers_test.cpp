@@ -133,6 +133,40 @@ TEST_P(Tiers, WhoStopsStoresAllThatIsCached) {
   EXPECT_EQ(h.result(id).usage.loaded_tokens, 96);
 }
 
+// What is used twice leaves by and by: at any moment of that a block may be out and its state, or its window, not yet.
+TEST_P(Tiers, WhoStopsAlsoStoresTheRestOfWhatIsOutInPart) {
+  const auto ends_with = [&](int n) {
+    Prompt prompt = prompt_;
+    for (const auto token : random_prompt(random_, n)) prompt.push_back(token);
+    return prompt;
+  };
+  for (int turns = 0; turns < 40; ++turns) {
+    SCOPED_TRACE(turns);
+    contents_ = std::make_shared<Contents>();
+    const Prompt next = ends_with(30);
+    std::int32_t cached = 0;
+    {
+      Harness h(config());
+      const auto s = store({.late = 60});
+      h.attach(s, 1, /*n_buffers=*/2);
+      for (int i = 0; i < 3; ++i) {
+        h.submit({.prompt = ends_with(20), .max_tokens = 1});
+        h.finish();
+      }
+      cached = h.cache().match(kv::Text(next), {});
+      for (int i = 0; i < turns; ++i) h.step();
+      h.engine().settle();
+      for (int i = 0; i < 1000 && !(h.snapshot().settled && s->waiting_writes() == 0); ++i) h.step();
+      s->stop({});
+    }
+    Harness h(config());
+    h.attach(store());
+    const auto id = h.submit({.prompt = next, .max_tokens = 1});
+    h.finish();
+    EXPECT_EQ(h.result(id).usage.loaded_tokens, cached / 8 * 8);
+  }
+}
+
 TEST_P(Tiers, OthersFindNothing) {
   serve(prompt_, "salt", 1);
   for (const auto& [salt, model] : {std::pair("", 1), std::pair("salt", 2), std::pair("other", 1)}) {
