@@ -111,6 +111,13 @@ std::vector<ModelPart> GgufFile::files() const {
   return files;
 }
 
+bool GgufFile::was_written() const {
+  return std::ranges::any_of(parts_, [](const ModelFile& part) {
+    const FileIdentity then = part.file.identity(), now = identity_of(part.path);
+    return now.device == then.device && now.inode == then.inode && now != then;
+  });
+}
+
 std::size_t GgufFile::size() const {
   std::size_t bytes = 0;
   for (const ModelFile& part : parts_) bytes += part.file.bytes().size();

@@ -42,6 +42,8 @@ class GgufFile {
   std::size_t size() const;
   /// The files, in their order.
   std::vector<ModelPart> files() const;
+  /// Whether one of them was written since it was mapped. One that was moved or replaced wasn't: what is mapped stays.
+  bool was_written() const;
   int parts() const { return static_cast<int>(parts_.size()); }
   std::span<const std::byte> bytes(int part) const { return at(part).file.bytes(); }
   std::span<const std::byte> metadata_bytes(int part) const { return bytes(part).first(at(part).metadata_end); }

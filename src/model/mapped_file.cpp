@@ -14,13 +14,25 @@
 
 namespace coppice::model {
 
-FileIdentity identity_of(int descriptor) {
-  struct stat st{};
-  if (::fstat(descriptor, &st) != 0) return {};
+namespace {
+
+FileIdentity identity_in(const struct stat& st) {
   return {.device = static_cast<std::uint64_t>(st.st_dev),
           .inode = static_cast<std::uint64_t>(st.st_ino),
           .size = static_cast<std::uint64_t>(st.st_size),
           .changed_ns = port::changed_ns(st)};
+}
+
+}  // namespace
+
+FileIdentity identity_of(int descriptor) {
+  struct stat st{};
+  return ::fstat(descriptor, &st) == 0 ? identity_in(st) : FileIdentity();
+}
+
+FileIdentity identity_of(const std::string& path) {
+  struct stat st{};
+  return ::stat(path.c_str(), &st) == 0 ? identity_in(st) : FileIdentity();
 }
 
 MappedFile::MappedFile(const std::string& path) {

@@ -16,6 +16,8 @@ struct FileIdentity {
 };
 /// Of an open file.
 FileIdentity identity_of(int descriptor);
+/// Of the file that has this name by now; empty: there is none.
+FileIdentity identity_of(const std::string& path);
 
 /// Owns the mapping. Any thread may read it.
 class MappedFile {

@@ -55,4 +55,13 @@ Model load_model(const std::string& path) {
   return model;
 }
 
+bool was_changed(const Model& model) {
+  if (!model.file->was_written()) return false;
+  try {
+    return model_digest(GgufFile(model.file->path())) != model.digest;
+  } catch (const LoadError&) {
+    return true;
+  }
+}
+
 }  // namespace coppice::model

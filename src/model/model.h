@@ -285,4 +285,7 @@ Model load_model(const std::string& path);
 /// reading every byte of a 100 GB file at start would be a check of the disk, not of identity.
 std::string model_digest(const GgufFile& file);
 
+/// Whether its file was written since, and has another digest now.
+bool was_changed(const Model& model);
+
 }  // namespace coppice::model

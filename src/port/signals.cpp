@@ -34,13 +34,17 @@ namespace {
 
 const char* lost_pages = "";
 
-/// Only what a handler may call.
 extern "C" void on_lost_pages(int) {
-  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, lost_pages, std::strlen(lost_pages));
-  _exit(EXIT_FAILURE);
+  end_for_lost_pages();
 }
 
 }  // namespace
+
+/// Only what a handler may call.
+void end_for_lost_pages() {
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, lost_pages, std::strlen(lost_pages));
+  _exit(EXIT_FAILURE);
+}
 
 void explain_lost_pages(const char* sentence) {
   lost_pages = sentence;

@@ -15,6 +15,8 @@ void hold_signals();
 /// one line on standard error, in place of a core. `sentence`: what it says, with a newline; it lives as long as the
 /// process.
 void explain_lost_pages(const char* sentence);
+/// The same end, for who sees such a file before its pages are touched.
+[[noreturn]] void end_for_lost_pages();
 
 /// SIGHUP ends the process again, as it does by default. REQUIRES: hold_signals(), and still no other thread.
 void release_hangup();

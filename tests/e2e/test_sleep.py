@@ -1,6 +1,7 @@
 """`--sleep-idle-seconds`: an idle server lets its weights go; who asks waits for them, and gets the same text."""
 
 import os
+import shutil
 import time
 import urllib.request
 
@@ -54,3 +55,30 @@ def test_it_stays_awake_unless_told():
         ask(server, prompt(20))
         time.sleep(2)
         assert not asleep(server)
+
+
+@pytest.mark.parametrize("change, ends", [("weights", True), ("touch", False), ("replace", False)])
+def test_a_file_that_was_changed_meanwhile_is_not_read(change, ends, tmp_path):
+    """What is cached was computed with the old weights."""
+    path = tmp_path / "model.gguf"
+    shutil.copy(os.environ["COPPICE_MODEL"], path)
+    with Coppice("--kv-bytes", "64MiB", "--sleep-idle-seconds", "1", model=str(path)) as server:
+        before, _, _ = ask(server, prompt(20))
+        server.wait(lambda: asleep(server))
+        if change == "weights":
+            with path.open("r+b") as file:
+                file.seek(60 << 20)
+                file.write(bytes(20 << 20))
+        elif change == "touch":
+            path.touch()
+        else:
+            other = tmp_path / "other.gguf"
+            other.write_bytes(b"no model")
+            other.rename(path)
+        if not ends:
+            assert_same(ask(server, prompt(20))[0], before)
+            return
+        with pytest.raises(OSError):
+            ask(server, prompt(20))
+        assert server.process.wait(60) != 0
+        assert "was changed" in server.log.read_text()

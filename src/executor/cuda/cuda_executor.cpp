@@ -125,6 +125,11 @@ class CudaExecutor final : public Executor {
   }
   bool wake(Clock::time_point /*until*/) override {
     const auto start = Clock::now();
+    if (model::was_changed(model_)) {  // what is cached was computed with other weights
+      const std::string sentence = fmt::format("{} was changed while it was served", model_.file->path());
+      if (options_.lost) options_.lost(sentence);
+      throw StepError(sentence);
+    }
     spdlog::info("awake: a request has come, the weights are read again");
     guarded([&] {
       weights_.emplace(gpu_, model_, Progress{});

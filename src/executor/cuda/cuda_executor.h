@@ -29,8 +29,9 @@ struct CudaOptions {
   int max_sequences = 32;         ///< of one step
   std::int32_t context = 0;       ///< longest sequence; 0: the model's
   std::size_t state_bytes = 0;    ///< for partial states of attention; 0: a share of the GPU's memory (step_plan.h)
-  /// Called when the GPU is lost (a fault of a kernel or of the card): nothing runs on it any more in this process,
-  /// which should end. Its argument is one sentence. If there is none, or it returns, steps fail.
+  /// Called when the GPU is lost (a fault of a kernel or of the card), or the model's file was changed while the
+  /// weights slept: nothing runs any more in this process, which should end. Its argument is one sentence. If there is
+  /// none, or it returns, steps fail.
   std::function<void(const std::string&)> lost;
   /// Where the module logs; none: to its own. It is another one than the program's where spdlog is linked into both.
   std::shared_ptr<spdlog::logger> log;

@@ -18,6 +18,7 @@
 #include "executor/ggml/store/ggml_abort.h"
 #include "model/cpu_device.h"
 #include "port/processors.h"
+#include "port/signals.h"
 #include "simd/target.h"
 
 namespace coppice::executor {
@@ -140,6 +141,7 @@ class GgmlExecutor final : public BlockingExecutor {
   }
   bool wake(Clock::time_point until) override {
     if (!waking_since_) {
+      if (model::was_changed(model_)) port::end_for_lost_pages();  // what is cached was computed with other weights
       waking_since_ = Clock::now();
       spdlog::info("awake: a request has come, the weights are read again");
     }
