@@ -10,6 +10,7 @@
 #include <map>
 #include <regex>
 #include <set>
+#include <span>
 #include <stdexcept>
 #include <string_view>
 #include <utility>
@@ -197,6 +198,11 @@ std::vector<LocalModel> plain_models(const fs::path& folder, int depth) {
   return models;
 }
 
+bool is_below(const fs::path& folder, const fs::path& path) {
+  const fs::path relative = path.lexically_relative(folder);
+  return !relative.empty() && *relative.begin() != "..";
+}
+
 /// `name` in lower case.
 bool has_alias(const LocalModel& model, const std::string& name) {
   return std::ranges::any_of(model.aliases, [&](const auto& alias) { return lower(alias) == name; });
@@ -219,8 +225,19 @@ bool is_of_hub(const LocalModel& model, const pull::HubFile& wanted) {
   return lower(model.served) == lower(stem_of(file));
 }
 
-bool is_called(const LocalModel& model, const std::string& wanted) {
-  return lower(model.name) == wanted || has_alias(model, wanted) || is_in_repo(model, wanted);
+/// A name as Ollama's folder has it, without its own host and "library"; another text as it is.
+std::string as_ollama_has_it(const std::string& wanted) {
+  try {
+    return pull::parse_ollama_name(wanted).whole();
+  } catch (const std::runtime_error&) {
+    return wanted;
+  }
+}
+
+/// `wanted`, `full`: in lower case; full: as Ollama has it.
+bool is_called(const LocalModel& model, const std::string& wanted, const std::string& full) {
+  const std::string name = lower(model.name);
+  return name == wanted || name == full || has_alias(model, wanted) || is_in_repo(model, wanted);
 }
 
 /// Without projectors, and each file once.
@@ -270,7 +287,8 @@ LocalModel find_by_name(const std::string& wanted) {
   std::string name = lower(wanted);
   if (name.ends_with(".gguf")) name.resize(name.size() - std::string_view(".gguf").size());
   const std::vector<LocalModel> all = all_models();
-  std::vector<LocalModel> found = choices(all, [&](const LocalModel& m) { return is_called(m, name); });
+  const std::string full = lower(as_ollama_has_it(wanted));
+  std::vector<LocalModel> found = choices(all, [&](const LocalModel& m) { return is_called(m, name, full); });
   if (found.empty()) found = choices(all, [&](const LocalModel& m) { return lower(m.name).contains(name); });
   if (found.size() == 1) return found.front();
   if (!found.empty()) refuse_several(wanted, found, false);
@@ -288,6 +306,7 @@ std::vector<ModelPlace> local_models() {
     if (end > begin) places.push_back({"COPPICE_MODELS", own.substr(begin, end - begin), {}});
     begin = end + 1;
   }
+  const std::size_t own_places = places.size();
   for (ModelPlace& place : places) place.models = models_in(place.folder);
   const auto add = [&](const char* owner, const fs::path& folder, auto models) {
     if (std::ranges::find(places, folder, &ModelPlace::folder) == places.end())
@@ -300,6 +319,13 @@ std::vector<ModelPlace> local_models() {
   add("Ollama", "/usr/share/ollama/.ollama/models", ollama_models);
   for (const fs::path& folder : lm_studio_folders()) add("LM Studio", folder, lm_studio_models);
   add("llama.cpp", folder_by({{"LLAMA_CACHE", ""}, {"XDG_CACHE_HOME", "llama.cpp"}}, ".cache/llama.cpp"), files);
+  // A cache below a folder of one's own has its own names for what it holds.
+  const std::span all(places);
+  for (ModelPlace& place : all.first(own_places))
+    std::erase_if(place.models, [&](const LocalModel& model) {
+      return std::ranges::any_of(all.subspan(own_places),
+                                 [&](const ModelPlace& other) { return is_below(other.folder, model.path); });
+    });
   return places;
 }
 

@@ -133,6 +133,21 @@ def test_every_place_is_looked_into(home, small_path):
         "emil/Lime-GGUF/Lime-Q8_0", "fred_Pine_Pine-Q8_0", "Beech", "deep/er/Rowan", "Maple"])
     for line in listed.values():
         assert line.split() == ["llama", "3M", mib([small_path]), "MiB", "Q8_0", "yes"], line
+    for name in ("library/oak", "registry.ollama.ai/library/fir:1b", "registry.ollama.ai/bob/elm:2b", "hf.co/carol/ash:q8"):
+        assert home.finds(name), name  # as pull takes them
+
+
+def test_caches_below_a_folder_of_ones_own_keep_their_names(home, small_path):
+    """As in the container, whose volume holds all of them."""
+    home.environment |= {"COPPICE_MODELS": f"{home.folder}/all", "HF_HUB_CACHE": f"{home.folder}/all/huggingface"}
+    home.file("all/Maple.gguf", small_path)
+    folder = home.hugging_face("alice/Wood-GGUF", "Wood-Q8_0.gguf", small_path, "0" * 40)
+    (folder / "refs").mkdir()
+    (folder / "refs/main").write_text("0" * 40)
+    (home.folder / ".cache/huggingface/hub").rename(home.folder / "all/huggingface")
+    assert sorted(home.models()) == ["Maple", "alice/Wood-GGUF/Wood-Q8_0"]
+    for name in ("hf:alice/Wood-GGUF", "alice/wood-gguf", "wood"):
+        assert home.finds(name), name
 
 
 def test_what_pull_takes_is_served(home, small_path):

@@ -14,6 +14,7 @@ import pytest
 
 from bare_debian import make_bare
 from coppice_process import TIMEOUT_S, free_port
+from hubs import Hubs
 
 REPO = Path(__file__).resolve().parents[2]
 CONTAINERFILE = REPO / "packaging" / "Containerfile"
@@ -148,6 +149,23 @@ def test_it_ends_what_it_has_begun(podman, url):
     text = b"".join(chunks)
     assert b'"finish_reason":"length"' in text.replace(b" ", b"") and text.rstrip().endswith(b"data: [DONE]")
     assert podman.run("wait", "server").strip() == "0"
+
+
+def test_what_it_pulls_into_its_volume_is_served(podman):
+    hubs = Hubs()
+    hubs.files["alice/Wood-GGUF"] = {MODEL.name: MODEL.read_bytes()}
+    hubs.ollama["library/oak:1b"] = [("application/vnd.ollama.image.model", MODEL.read_bytes()), ("config", b"{}")]
+    names = ["hf:alice/Wood-GGUF", "oak:1b"]
+    environment = [f"--env={name}={value}" for name, value in hubs.environment().items()]
+    run = ["run", "--rm", "--pull=never", "--read-only", "--network=host", *environment]
+    for name in names:
+        podman.run(*run, "--volume=pulled:/models", "coppice", "pull", name)
+    hubs.close()
+    for i, name in enumerate(names):
+        podman.run(*run, "-d", f"--name=pulled{i}", f"--env=LLAMA_ARG_PORT={(port := free_port())}", "--volume=pulled:/models:ro", "coppice", "serve", name,
+                   "--kv-bytes=64MiB", "--threads=2")
+        wait_until_ready(podman, f"pulled{i}", lambda port=port: status_of(f"http://127.0.0.1:{port}/readyz") == 200)
+        podman.run("stop", f"pulled{i}")
 
 
 def test_the_example_for_kubernetes_serves(podman, tmp_path):
