@@ -1,6 +1,7 @@
 #include "cli/pull.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -11,8 +12,10 @@
 #include <stdexcept>
 #include <string>
 #include <system_error>
+#include <vector>
 
 #include "cli/local_models.h"
+#include "cli/projector_files.h"
 #include "cli/pull_progress.h"
 #include "pull/hugging_face.h"
 #include "pull/names.h"
@@ -66,6 +69,18 @@ Folder folder_for(bool of_hub) {
                 : checked(ollama_folder(), {"OLLAMA_MODELS"});
 }
 
+/// `coppice serve` looks beside the model for the file without which it sees no pictures.
+void say_projectors(const pull::PulledModel& model, pull::Progress& progress) {
+  const std::string own = bare_name(model.file);
+  std::vector<std::string> names;
+  for (const pull::HubFile& each : model.projectors)
+    if (const std::string name = bare_name(each.file); name.empty() || name == own)
+      names.push_back(pull::shown(pull::hub_text(each)));
+  if (names.empty() || !find_projector({.path = model.file}).empty()) return;
+  progress.says(fmt::format("It sees pictures with a projector beside it, which is not fetched yet: coppice pull {}",
+                            fmt::join(names, ", or ")));
+}
+
 std::filesystem::path fetch(const std::string& name, const std::filesystem::path& folder) {
   pull::WebClient client(variable);
   PullProgress progress(::isatty(STDERR_FILENO) != 0);
@@ -73,7 +88,9 @@ std::filesystem::path fetch(const std::string& name, const std::filesystem::path
     pull::Hub hub{.token = token(), .cache = folder};
     hub.endpoint = or_else(variable("HF_ENDPOINT"), hub.endpoint);
     while (hub.endpoint.ends_with('/')) hub.endpoint.pop_back();
-    return pull::pull_from_hub(client, hub, pull::parse_hub_file(*hub_name), progress);
+    const pull::PulledModel model = pull::pull_from_hub(client, hub, pull::parse_hub_file(*hub_name), progress);
+    say_projectors(model, progress);
+    return model.file;
   }
   const pull::OllamaName wanted = pull::parse_ollama_name(name);
   const std::string registry = or_else(variable("COPPICE_OLLAMA_REGISTRY"), "https://" + wanted.host);

@@ -16,6 +16,10 @@ void PullProgress::waits(const std::string& why, std::chrono::milliseconds time)
   show(fmt::format("{} Again in {:g} s.", why, std::chrono::duration<double>(time).count()), false);
 }
 
+void PullProgress::says(const std::string& sentence) {
+  show(sentence, true);
+}
+
 void PullProgress::show(const std::string& line, bool ends) {
   fmt::print(stderr, "{}{}{}", terminal_ ? "\r\033[K" : "", line, terminal_ && !ends ? "" : "\n");
   open_ = terminal_ && !ends;
@@ -23,13 +27,14 @@ void PullProgress::show(const std::string& line, bool ends) {
 
 void PullProgress::has(const pull::WantedFile& file, std::uint64_t bytes) {
   const auto now = Clock::now();
-  if (name_ != file.name) {
+  if (name_ != file.name || bytes < last_) {  // less than before: it is fetched from the beginning
     name_ = file.name;
     first_ = bytes;
     tenth_ = file.size > 0 ? bytes * 10 / file.size : 0;
     began_ = now;
     shown_ = {};
   }
+  last_ = bytes;
   const bool whole = file.size > 0 && bytes >= file.size;
   const std::uint64_t tenth = file.size > 0 ? bytes * 10 / file.size : 0;
   const bool due = terminal_ ? now - shown_ > std::chrono::milliseconds(200) : tenth > tenth_;

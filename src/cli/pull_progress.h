@@ -19,6 +19,7 @@ class PullProgress : public pull::Progress {
 
   void has(const pull::WantedFile& file, std::uint64_t bytes) override;
   void waits(const std::string& why, std::chrono::milliseconds time) override;
+  void says(const std::string& sentence) override;
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -29,7 +30,7 @@ class PullProgress : public pull::Progress {
   const bool terminal_;
   bool open_ = false;  ///< the terminal's line has not ended
   std::string name_;   ///< of the file whose progress is shown
-  std::uint64_t first_ = 0, tenth_ = 0;
+  std::uint64_t first_ = 0, last_ = 0, tenth_ = 0;
   Clock::time_point began_, shown_;
 };
 

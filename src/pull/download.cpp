@@ -52,9 +52,12 @@ class GrowingFile {
   explicit GrowingFile(const fs::path& path) : file_(path) {
     std::vector<char> piece(std::size_t{1} << 20);
     while (const std::size_t n = file_.read(have_, piece)) add(std::span(piece).first(n));
+    is_old_ = have_ > 0;
   }
 
   std::uint64_t have() const { return have_; }
+  /// It begins with what lay there when it was opened.
+  bool is_old() const { return is_old_; }
   void append(std::span<const char> bytes) {
     file_.append(bytes);
     add(bytes);
@@ -63,6 +66,7 @@ class GrowingFile {
     file_.empty();
     sha256_.restart();
     have_ = 0;
+    is_old_ = false;
   }
   std::string finish() {
     file_.sync();
@@ -78,6 +82,7 @@ class GrowingFile {
   port::LockedFile file_;
   Sha256 sha256_;
   std::uint64_t have_ = 0;
+  bool is_old_ = false;
 };
 
 void check_room(const WantedFile& file, std::uint64_t have) {
@@ -128,6 +133,8 @@ bool fetch_rest(WebClient& client, const WantedFile& file, GrowingFile& part, Pr
   const bool of_hub = reply.url.authority() == file.url.authority();  // and not of a store to which it redirects
   if ((reply.status == 401 || reply.status == 403) && of_hub && !file.forbidden.empty())
     throw WebFailure(file.forbidden, false);
+  if (reply.status == 403 && !of_hub)  // the store's URL may have expired: the hub names a new one
+    throw WebFailure(status_failure(reply, file.name).what(), true);
   if (reply.status != 200 && reply.status != 206) throw status_failure(reply, file.name);
   return file.size == 0 || part.have() == file.size;
 }
@@ -163,16 +170,24 @@ void download(WebClient& client, const WantedFile& file, Progress& progress) {
     throw std::runtime_error(fmt::format("Another program fetches {} just now.", file.name));
   }
   if (file.size > 0 && part->have() > file.size) part->restart();
-  check_room(file, part->have());
-  if (file.size == 0 || part->have() < file.size) fetch(client, file, *part, progress);
-  progress.has(file, part->have());
-  if (const std::string sha256 = part->finish(); sha256 != file.sha256) {
-    part.reset();
-    fs::remove(file.growing, error);
-    throw std::runtime_error(
-        fmt::format("{} came with SHA-256 {} in place of {}; it is thrown away.", file.name, sha256, file.sha256));
+  for (;;) {
+    check_room(file, part->have());
+    if (file.size == 0 || part->have() < file.size) fetch(client, file, *part, progress);
+    progress.has(file, part->have());
+    const std::string sha256 = part->finish();
+    if (sha256 == file.sha256) return fs::rename(file.growing, file.target);
+    if (!part->is_old()) {
+      part.reset();
+      fs::remove(file.growing, error);
+      throw std::runtime_error(
+          fmt::format("{} came with SHA-256 {} in place of {}; it is thrown away.", file.name, sha256, file.sha256));
+    }
+    part->restart();
+    progress.says(
+        fmt::format("{} is not what it should be: what an earlier call left of it is thrown away, and it is fetched "
+                    "from the beginning.",
+                    file.name));
   }
-  fs::rename(file.growing, file.target);
 }
 
 }  // namespace coppice::pull

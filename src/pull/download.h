@@ -23,7 +23,9 @@ struct WantedFile {
 };
 
 /// Nothing is done where the file lies in its place in this size. A connection that breaks is opened again, some times.
-/// Throws WebFailure, std::system_error; std::runtime_error: other bytes came than were wanted, and are gone.
+/// If it is wrong, and began in an earlier call, it is fetched again, as what lay there may not have been its
+/// beginning. Throws WebFailure, std::system_error; std::runtime_error: other bytes came than were wanted, and are
+/// gone.
 void download(WebClient& client, const WantedFile& file, Progress& progress);
 
 }  // namespace coppice::pull

@@ -54,7 +54,7 @@ std::string forbidden(const Hub& hub, const HubFile& wanted) {
 
 /// The names of the repository's files.
 std::vector<std::string> list_files(WebClient& client, const Hub& hub, const HubFile& wanted, Progress& progress) {
-  const std::string target = fmt::format("/api/models/{}/revision/{}", wanted.repo, encoded(wanted.revision));
+  const std::string target = fmt::format("/api/models/{}/revision/{}", wanted.repo, encoded_step(wanted.revision));
   const WebReply reply =
       ask_patiently(client, {.url = url_of(hub, target), .authorization = authorization(hub)}, wanted.repo, progress);
   if (reply.status != 200) refuse(hub, wanted, reply);
@@ -81,8 +81,7 @@ std::string only_file(const HubFile& wanted, const std::vector<std::string>& fil
   if (listed.empty()) throw std::runtime_error(fmt::format("{} has no GGUF file.", wanted.repo));
   const std::string with = wanted.quantization.empty() ? "" : fmt::format(" with {} in its name", wanted.quantization);
   const std::string count = found.empty() ? "no GGUF file" : fmt::format("{} GGUF files", found.size());
-  const std::string at = wanted.revision == HubFile().revision ? "" : "@" + wanted.revision;
-  const std::string each = fmt::format("\n  hf:{}{}/", wanted.repo, at);
+  const std::string each = "\n  " + hub_text({.repo = wanted.repo, .revision = wanted.revision, .file = ""});
   throw std::runtime_error(fmt::format("{} has {}{}; {}:{}{}", wanted.repo, count, with,
                                        found.empty() ? "it has" : "say which", each, fmt::join(listed, each)));
 }
@@ -122,7 +121,7 @@ Found find(WebClient& client, const Hub& hub, const HubFile& wanted, const serve
 
 fs::path pull_file(WebClient& client, const Hub& hub, const HubFile& wanted, Progress& progress) {
   const server::Url url =
-      url_of(hub, fmt::format("/{}/resolve/{}/{}", wanted.repo, encoded(wanted.revision), encoded(wanted.file)));
+      url_of(hub, fmt::format("/{}/resolve/{}/{}", wanted.repo, encoded_step(wanted.revision), encoded(wanted.file)));
   const Found found = find(client, hub, wanted, url, progress);
   const fs::path repo = folder_of(hub.cache, wanted.repo), blob = repo / "blobs" / found.sha256;
   download(client,
@@ -146,10 +145,8 @@ fs::path pull_file(WebClient& client, const Hub& hub, const HubFile& wanted, Pro
   return file;
 }
 
-}  // namespace
-
-fs::path pull_from_hub(WebClient& client, const Hub& hub, HubFile wanted, Progress& progress) {
-  if (wanted.file.empty()) wanted.file = only_file(wanted, list_files(client, hub, wanted, progress));
+/// All parts of a model in several files.
+fs::path pull_parts(WebClient& client, const Hub& hub, HubFile wanted, Progress& progress) {
   const auto part = model_part(wanted.file);
   if (!part) return pull_file(client, hub, wanted, progress);
   if (part->number < 1 || part->number > part->of)
@@ -162,6 +159,20 @@ fs::path pull_from_hub(WebClient& client, const Hub& hub, HubFile wanted, Progre
     if (i == 1) first = file;
   }
   return first;
+}
+
+}  // namespace
+
+PulledModel pull_from_hub(WebClient& client, const Hub& hub, HubFile wanted, Progress& progress) {
+  if (!wanted.file.empty()) return {.file = pull_parts(client, hub, wanted, progress)};
+  const std::vector<std::string> files = list_files(client, hub, wanted, progress);
+  wanted.file = only_file(wanted, files);
+  PulledModel model{.file = pull_parts(client, hub, wanted, progress)};
+  const fs::path folder = fs::path(wanted.file).parent_path();
+  for (const std::string& file : projectors(files))
+    if (fs::path(file).parent_path() == folder)
+      model.projectors.push_back({.repo = wanted.repo, .revision = wanted.revision, .file = file});
+  return model;
 }
 
 std::optional<fs::path> find_in_hub_cache(const fs::path& cache, HubFile wanted) {

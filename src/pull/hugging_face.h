@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "pull/download.h"
 #include "pull/names.h"
@@ -18,11 +19,16 @@ struct Hub {
   std::filesystem::path cache{};  ///< the folder "hub"
 };
 
-/// Downloads it; of a model in parts, all parts. Returns the file in the cache that is served: of parts the first.
-/// Throws as download(), and std::runtime_error: there is no such file, or several, which it lists.
-std::filesystem::path pull_from_hub(WebClient& client, const Hub& hub, HubFile wanted, Progress& progress);
+struct PulledModel {
+  std::filesystem::path file;         ///< in the cache, that is served: of parts the first
+  std::vector<HubFile> projectors{};  ///< beside it in the repository, whose files were listed as none was named
+};
 
-/// The file that pull_from_hub() would return, without asking anybody; none: the cache doesn't have it, or not all of
+/// Downloads it; of a model in parts, all parts. Throws as download(), and std::runtime_error: there is no such file,
+/// or several, which it lists.
+PulledModel pull_from_hub(WebClient& client, const Hub& hub, HubFile wanted, Progress& progress);
+
+/// The file that pull_from_hub() would name, without asking anybody; none: the cache doesn't have it, or not all of
 /// its parts. Throws std::runtime_error: several may be meant, which it lists.
 std::optional<std::filesystem::path> find_in_hub_cache(const std::filesystem::path& cache, HubFile wanted);
 

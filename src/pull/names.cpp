@@ -113,6 +113,12 @@ std::string encoded(std::string_view path) {
   return text;
 }
 
+std::string encoded_step(std::string_view text) {
+  std::string step;
+  for (const char c : encoded(text)) step += c == '/' ? "%2F" : std::string(1, c);
+  return step;
+}
+
 std::optional<std::string> hub_name(const std::string& text) {
   for (const std::string_view scheme : {"hf://", "hf:"})
     if (text.starts_with(scheme)) return text.substr(scheme.size());
@@ -130,7 +136,9 @@ std::optional<std::string> hub_name(const std::string& text) {
 HubFile parse_hub_file(const std::string& text) {
   HubFile wanted;
   const std::size_t owner = text.find('/');
-  const std::size_t repo = owner == text.npos ? text.npos : text.find('/', owner + 1);
+  std::size_t repo = owner == text.npos ? text.npos : text.find('/', owner + 1);
+  if (text.substr(0, repo).ends_with("@refs"))  // the next two steps are the revision's, too
+    for (int i = 0; i < 2 && repo != text.npos; ++i) repo = text.find('/', repo + 1);
   wanted.repo = text.substr(0, repo);
   bool good = is_path(text);
   if (repo != text.npos) {
@@ -149,6 +157,11 @@ HubFile parse_hub_file(const std::string& text) {
     throw std::runtime_error(
         fmt::format("'hf:{}' is not hf:OWNER/REPO/FILE, hf:OWNER/REPO or hf:OWNER/REPO:Q4_K_M.", shown(text)));
   return wanted;
+}
+
+std::string hub_text(const HubFile& file) {
+  const std::string at = file.revision == HubFile().revision ? "" : "@" + file.revision;
+  return fmt::format("hf:{}{}/{}", file.repo, at, file.file);
 }
 
 std::string OllamaName::whole() const {
@@ -187,6 +200,15 @@ std::optional<ModelPart> model_part(std::string_view file) {
 
 std::string with_number(std::string file, int number) {
   return file.replace(file.size() - kPart.size() + 1, 5, fmt::format("{:05}", number));
+}
+
+std::vector<std::string> projectors(const std::vector<std::string>& files) {
+  std::vector<std::string> found;
+  for (const std::string& file : files)
+    if (const std::string low = lower(file); low.ends_with(".gguf") && low.contains("mmproj") && is_path(file))
+      found.push_back(file);
+  std::ranges::sort(found);
+  return found;
 }
 
 std::vector<std::string> fitting(const HubFile& wanted, const std::vector<std::string>& files) {

@@ -23,6 +23,8 @@ bool is_path(std::string_view text);
 
 /// A path or a part of one, as URLs have it.
 std::string encoded(std::string_view path);
+/// The same, as one step of a path: the slashes, too.
+std::string encoded_step(std::string_view text);
 
 struct HubFile {
   std::string repo;  ///< "OWNER/REPO"
@@ -35,9 +37,13 @@ struct HubFile {
 /// name.
 std::optional<std::string> hub_name(const std::string& text);
 
-/// "OWNER/REPO", "OWNER/REPO:Q4_K_M" or "OWNER/REPO/FILE"; "OWNER/REPO@REVISION" in place of "OWNER/REPO". Throws
-/// std::runtime_error: it is nothing of these.
+/// "OWNER/REPO", "OWNER/REPO:Q4_K_M" or "OWNER/REPO/FILE"; "OWNER/REPO@REVISION" in place of "OWNER/REPO", where
+/// REVISION has no slash, or is "refs/KIND/NAME", as of a pull request. Throws std::runtime_error: it is nothing of
+/// these.
 HubFile parse_hub_file(const std::string& text);
+
+/// As it is pulled: "hf:OWNER/REPO@REVISION/FILE".
+std::string hub_text(const HubFile& file);
 
 struct OllamaName {
   std::string host = "registry.ollama.ai", space = "library", name, tag = "latest";
@@ -57,6 +63,9 @@ struct ModelPart {
 std::optional<ModelPart> model_part(std::string_view file);
 /// The name of another part.
 std::string with_number(std::string file, int number);
+
+/// Of a repository's files the projectors (mmproj) in GGUF, without what no file can be called. Sorted.
+std::vector<std::string> projectors(const std::vector<std::string>& files);
 
 /// Of a repository's files those that `wanted`, which names none, may mean: models in GGUF, of one in parts the first.
 /// Sorted. Throws std::runtime_error: one has a name that no file can have.

@@ -17,6 +17,8 @@ class Progress {
   virtual void has(const WantedFile& file, std::uint64_t bytes) = 0;
   /// It is asked again after this time. `why`: a sentence.
   virtual void waits(const std::string& why, std::chrono::milliseconds time) = 0;
+  /// A sentence for people.
+  virtual void says(const std::string& sentence) = 0;
 };
 
 }  // namespace coppice::pull

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <optional>
 #include <thread>
 
 namespace coppice::pull {
@@ -45,9 +46,15 @@ WebFailure status_failure(const WebReply& reply, const std::string& what) {
 
 WebReply ask_patiently(WebClient& client, const WebRequest& request, const std::string& what, Progress& progress) {
   for (Tries tries(progress);;) {
-    WebReply reply = client.ask(request);
-    if (!is_passing(reply.status)) return reply;
-    tries.wait(status_failure(reply, what));
+    std::optional<WebFailure> failure;
+    try {
+      WebReply reply = client.ask(request);
+      if (!is_passing(reply.status)) return reply;
+      failure = status_failure(reply, what);
+    } catch (const WebFailure& e) {
+      failure = e;
+    }
+    tries.wait(*failure);
   }
 }
 

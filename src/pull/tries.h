@@ -28,7 +28,7 @@ class Tries {
 /// Of a status that is no answer to the question for `what`.
 WebFailure status_failure(const WebReply& reply, const std::string& what);
 
-/// As WebClient::ask(), again where the server is busy or broken.
+/// As WebClient::ask(), again where the server is busy or broken, or the connection broke off.
 WebReply ask_patiently(WebClient& client, const WebRequest& request, const std::string& what, Progress& progress);
 
 }  // namespace coppice::pull

@@ -30,6 +30,8 @@
 #include <optional>
 #include <string_view>
 
+#include "pull/names.h"
+
 namespace coppice::pull {
 
 namespace asio = boost::asio;
@@ -62,15 +64,18 @@ struct WebClient::Tls {
     boost::system::error_code error;
     if (const std::string file = variables("SSL_CERT_FILE"); !file.empty()) {
       context.load_verify_file(file, error);
-      found = !error;
+      missing =
+          error ? fmt::format("SSL_CERT_FILE names no file of certificates that can be read: '{}'.", shown(file)) : "";
     } else if (const std::string folder = variables("SSL_CERT_DIR"); !folder.empty()) {
       context.add_verify_path(folder, error);
-      found = !error;
+      missing = error ? fmt::format("SSL_CERT_DIR names no folder that can be read: '{}'.", shown(folder)) : "";
     }
   }
 
   asio::ssl::context context{asio::ssl::context::tls_client};
-  bool found = false;
+  /// Why there are no authorities; empty: there are.
+  std::string missing =
+      "This machine has no certificates of authorities (the package ca-certificates): SSL_CERT_FILE may name a file.";
 };
 
 /// One request to one server.
@@ -93,8 +98,9 @@ class WebClient::Exchange {
     return std::move(reply_);
   }
 
-  /// Somebody took the connection.
-  bool connected() const { return connected_; }
+  /// How far it came: somebody took the connection; the server may be asked.
+  enum class Stage : std::uint8_t { kNone, kConnected, kOpen };
+  Stage stage() const { return stage_; }
 
  private:
   auto idle_time() const {
@@ -111,13 +117,9 @@ class WebClient::Exchange {
     beast::tcp_stream stream(co_await asio::this_coro::executor);
     stream.expires_after(idle_time());
     co_await stream.async_connect(found, asio::use_awaitable);
-    connected_ = true;
+    stage_ = Stage::kConnected;
     if (!url_.tls) co_return co_await talk(stream, stream, proxy, begun, take);
-    if (!client_.tls_->found)
-      throw WebFailure(
-          "This machine has no certificates of authorities (the package ca-certificates): SSL_CERT_FILE may name a "
-          "file.",
-          false);
+    if (!client_.tls_->missing.empty()) throw WebFailure(client_.tls_->missing, false);
     if (proxy) co_await open_tunnel(stream, *proxy);
     asio::ssl::stream<beast::tcp_stream> secure(std::move(stream), client_.tls_->context);
     secure.set_verify_mode(asio::ssl::verify_peer);
@@ -144,13 +146,14 @@ class WebClient::Exchange {
     if (const unsigned status = answer.get().result_int(); status / 100 != 2)
       throw WebFailure(
           fmt::format("The proxy {} doesn't let this through: it answers {}.", proxy.at.authority(), status),
-          status >= 500);
+          status >= 500 && client_.answered_);  // as if the server were asked without it, and no way led there
   }
 
   /// `lowest`: the stream that has the time limit.
   template <class Stream>
   asio::awaitable<void> talk(Stream& stream, beast::tcp_stream& lowest, std::optional<Proxy> proxy, const Begun& begun,
                              const Take& take) {
+    stage_ = Stage::kOpen;
     http::request<http::empty_body> request(http::string_to_verb(request_.method),
                                             proxy ? "http://" + url_.authority() + url_.target : url_.target, 11);
     request.set(http::field::host, url_.authority());
@@ -197,7 +200,7 @@ class WebClient::Exchange {
   const WebRequest& request_;
   const Url& url_;
   const bool knows_secret_;
-  bool connected_ = false;
+  Stage stage_ = Stage::kNone;
   WebReply reply_;
 };
 
@@ -205,6 +208,26 @@ WebClient::WebClient(Variables variables, double idle_seconds)
     : variables_(std::move(variables)), idle_seconds_(idle_seconds), tls_(std::make_unique<Tls>(variables_)) {}
 
 WebClient::~WebClient() = default;
+
+WebFailure WebClient::failure_of(const Exchange& exchange, const Url& url, const std::string& way,
+                                 const boost::system::error_code& error) const {
+  using Stage = Exchange::Stage;
+  const std::string who = url.authority();
+  const bool reached = exchange.stage() != Stage::kNone, again = reached || answered_;
+  const bool unreachable = !reached && way.empty();
+  if (error == beast::error::timeout)
+    return {reached ? fmt::format("{}{} was silent for {:g} s.", who, way, idle_seconds_)
+                    : fmt::format("{} can't be asked{}: nobody answered for {:g} s.", who, way, idle_seconds_),
+            again, unreachable};
+  // Before the server may be asked, what TLS says is about its certificate, or that it speaks something else.
+  if (!reached || (exchange.stage() == Stage::kConnected && error.category() == asio::error::get_ssl_category()))
+    return {fmt::format("{} can't be asked{}: {}.", who, way, error.message()), again && !reached, unreachable};
+  const bool ended = error == http::error::end_of_stream || error == http::error::partial_message ||
+                     error == asio::error::eof || error == asio::ssl::error::stream_truncated;
+  if (error.category() == http::make_error_code(http::error::bad_version).category() && !ended)
+    return {fmt::format("{}{} answers with something else than HTTP: {}.", who, way, error.message()), false};
+  return {fmt::format("The connection to {}{} broke off{}.", who, way, ended ? "" : ": " + error.message()), true};
+}
 
 WebReply WebClient::ask(const WebRequest& request, const std::function<bool(const WebReply&)>& begun,
                         const std::function<void(std::span<const char>)>& take) {
@@ -218,11 +241,10 @@ WebReply WebClient::ask(const WebRequest& request, const std::function<bool(cons
     Exchange exchange(*this, request, url, same_server(url, first));
     try {
       reply = exchange.run(begun, take);
+      answered_ = true;
     } catch (const boost::system::system_error& e) {
       const std::optional<Proxy> proxy = proxy_for(url, variables_);
-      const std::string way = proxy ? " through the proxy " + proxy->at.authority() : "";
-      throw WebFailure(fmt::format("{} can't be asked{}: {}.", url.authority(), way, e.code().message()), true,
-                       !proxy && !exchange.connected());
+      throw failure_of(exchange, url, proxy ? " through the proxy " + proxy->at.authority() : "", e.code());
     }
     if (!server::is_redirection(reply.status)) return reply;
     const auto next = server::redirected(url, reply.field("location"));

@@ -7,6 +7,7 @@
 // One thread.
 #pragma once
 
+#include <boost/system/error_code.hpp>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -69,7 +70,8 @@ class WebClient {
   WebClient& operator=(const WebClient&) = delete;
 
   /// Of an answer that is no redirection: `begun` sees its head; if it returns true, `take` gets the body. Throws
-  /// WebFailure.
+  /// WebFailure: to which no way leads isn't worth another try before any server has answered, as a name may be wrong,
+  /// or there may be no network.
   WebReply ask(
       const WebRequest& request,
       const std::function<bool(const WebReply& head)>& begun = [](const WebReply&) { return false; },
@@ -79,9 +81,13 @@ class WebClient {
   class Exchange;
   struct Tls;
 
+  WebFailure failure_of(const Exchange& exchange, const server::Url& url, const std::string& way,
+                        const boost::system::error_code& error) const;
+
   Variables variables_;
   double idle_seconds_;
   std::unique_ptr<Tls> tls_;
+  bool answered_ = false;  ///< some server has answered: there is a network
 };
 
 }  // namespace coppice::pull

@@ -4,15 +4,27 @@ import contextlib
 import hashlib
 import http.server
 import json
+import os
+import random
 import socket
 import ssl
+import struct
+import subprocess
 import threading
 import urllib.parse
 from pathlib import Path
 
+from coppice_process import binary
+
 CERTIFICATE = Path(__file__).parents[1] / "fixtures" / "localhost.pem"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
+SEED = int(os.environ.get("COPPICE_SEED", "1"))
+GGUF = b"GGUF" + random.Random(SEED).randbytes(3 << 20)
+WHERE = ("COPPICE_MODELS", "COPPICE_CACHE", "HF_HOME", "HF_HUB_CACHE", "HF_TOKEN", "HF_HUB_OFFLINE", "XDG_CACHE_HOME", "OLLAMA_MODELS",
+         "LLAMA_CACHE", "http_proxy", "https_proxy", "all_proxy", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "no_proxy", "SSL_CERT_FILE",
+         "SSL_CERT_DIR")
+WOOD = "hf:alice/Wood-GGUF/Wood-Q4_0.gguf"
 
 
 def sha256(data: bytes) -> str:
@@ -38,6 +50,7 @@ class Hubs:
         self.damage = False
         self.plain_store = False  # one that knows no ranges
         self.first = []  # (server, status, fields, body) that the next requests get in place of an answer, in this order
+        self.resets = []  # (server, a part of the path): the next such request gets no more than the connection's reset
         self.servers = [http.server.ThreadingHTTPServer(("127.0.0.1", 0), self.handler(kind)) for kind in ("hub", "store", "proxy")]
         if tls:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -80,7 +93,17 @@ class Hubs:
                 hubs.asked.append((kind, self.command, self.path, {name.lower(): value for name, value in self.headers.items()}))
                 if hubs.first and hubs.first[0][0] == kind:
                     return self.reply(*hubs.first.pop(0)[1:])
+                for each in hubs.resets:
+                    if each[0] == kind and each[1] in self.path:
+                        hubs.resets.remove(each)
+                        return self.reset()
                 getattr(self, kind)()
+
+            def reset(self):
+                self.close_connection = True
+                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                for stream in (self.rfile, self.connection):  # each holds it open
+                    stream.close()
 
             do_HEAD = do_GET
 
@@ -104,8 +127,8 @@ class Hubs:
 
             def hub(self):
                 path = urllib.parse.unquote(self.path)
-                steps = path.split("/")
-                if path.startswith("/api/models/"):
+                steps = [urllib.parse.unquote(step) for step in self.path.split("/")]  # a revision's slashes are %2F
+                if path.startswith("/api/models/") and len(steps) == 7:
                     return self.list_files("/".join(steps[3:5]))
                 if len(steps) > 5 and steps[3] == "resolve":
                     return self.resolve("/".join(steps[1:3]), "/".join(steps[5:]))
@@ -169,3 +192,42 @@ class Hubs:
                     self.close_connection = True
 
         return Handler
+
+
+def with_models() -> Hubs:
+    made = Hubs()
+    made.files["alice/Wood-GGUF"] = {"README.md": b"wood", "Wood-Q4_0.gguf": GGUF, "mmproj-Wood.gguf": b"GGUFeyes"}
+    made.ollama["library/oak:1b"] = [("application/vnd.ollama.image.license", b"free"), ("application/vnd.ollama.image.model", GGUF),
+                                     ("application/vnd.docker.container.image.v1+json", b"{}")]
+    return made
+
+
+class Machine:
+    def __init__(self, home, hubs):
+        self.home = home
+        self.environment = {name: value for name, value in os.environ.items() if name not in WHERE} | {"HOME": str(home)} | hubs.environment()
+        self.hub = home / ".cache/huggingface/hub"
+        self.ollama = home / ".ollama/models"
+
+    def run(self, *words, **variables) -> subprocess.CompletedProcess:
+        return subprocess.run([binary(), *words], env=self.environment | variables, capture_output=True, text=True, timeout=120)
+
+    def pull(self, *words, **variables):
+        return self.run("pull", *words, **variables)
+
+    def pulled(self, *words, **variables) -> str:
+        done = self.pull(*words, **variables)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def refused(self, *words, says=(), **variables):
+        done = self.pull(*words, **variables)
+        assert done.returncode in (1, 2) and done.stdout == "", (done.stdout, done.stderr)
+        for each in says:
+            assert each in done.stderr, done.stderr
+        return done.stderr
+
+
+def large_ones(hubs) -> list[dict[str, str]]:
+    """The fields of each request for a large file's bytes."""
+    return [fields for server, _, _, fields in hubs.asked if server == "store"]

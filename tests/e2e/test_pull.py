@@ -1,73 +1,23 @@
 """`coppice pull` against a stand-in for the hubs that speaks as they do (hubs.py)."""
 
-import fcntl
-import hashlib
 import os
-import random
 import re
-import socket
-import subprocess
-import threading
-import time
 
 import pytest
 
-from coppice_process import binary
-from hubs import CERTIFICATE, COMMIT, Hubs, sha256
-
-SEED = int(os.environ.get("COPPICE_SEED", "1"))
-GGUF = b"GGUF" + random.Random(SEED).randbytes(3 << 20)
-WHERE = ("COPPICE_MODELS", "COPPICE_CACHE", "HF_HOME", "HF_HUB_CACHE", "HF_TOKEN", "HF_HUB_OFFLINE", "XDG_CACHE_HOME", "OLLAMA_MODELS",
-         "LLAMA_CACHE", "http_proxy", "https_proxy", "all_proxy", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "no_proxy", "SSL_CERT_FILE")
+from hubs import CERTIFICATE, COMMIT, GGUF, WOOD, Hubs, Machine, large_ones, sha256, with_models
 
 
 @pytest.fixture
 def hubs():
-    made = Hubs()
-    made.files["alice/Wood-GGUF"] = {"README.md": b"wood", "Wood-Q4_0.gguf": GGUF, "mmproj-Wood.gguf": b"GGUFeyes"}
-    made.ollama["library/oak:1b"] = [("application/vnd.ollama.image.license", b"free"), ("application/vnd.ollama.image.model", GGUF),
-                                     ("application/vnd.docker.container.image.v1+json", b"{}")]
+    made = with_models()
     yield made
     made.close()
-
-
-WOOD = "hf:alice/Wood-GGUF/Wood-Q4_0.gguf"
-
-
-class Machine:
-    def __init__(self, home, hubs):
-        self.home = home
-        self.environment = {name: value for name, value in os.environ.items() if name not in WHERE} | {"HOME": str(home)} | hubs.environment()
-        self.hub = home / ".cache/huggingface/hub"
-        self.ollama = home / ".ollama/models"
-
-    def run(self, *words, **variables) -> subprocess.CompletedProcess:
-        return subprocess.run([binary(), *words], env=self.environment | variables, capture_output=True, text=True, timeout=120)
-
-    def pull(self, *words, **variables):
-        return self.run("pull", *words, **variables)
-
-    def pulled(self, *words, **variables) -> str:
-        done = self.pull(*words, **variables)
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
-
-    def refused(self, *words, says=(), **variables):
-        done = self.pull(*words, **variables)
-        assert done.returncode in (1, 2) and done.stdout == "", (done.stdout, done.stderr)
-        for each in says:
-            assert each in done.stderr, done.stderr
-        return done.stderr
 
 
 @pytest.fixture
 def machine(tmp_path, hubs):
     return Machine(tmp_path, hubs)
-
-
-def large_ones(hubs) -> list[dict[str, str]]:
-    """The fields of each request for a large file's bytes."""
-    return [fields for server, _, _, fields in hubs.asked if server == "store"]
 
 
 def test_from_the_hub_to_where_its_tools_keep_it(machine, hubs):
@@ -164,43 +114,6 @@ def test_from_ollama_to_where_it_keeps_its_models(machine, hubs):
     assert machine.pulled("--offline", "oak:1b") == path
 
 
-@pytest.mark.parametrize("name", ["hf:alice/Wood-GGUF/Wood-Q4_0.gguf", "oak:1b"])
-def test_what_breaks_off_goes_on_where_it_was(machine, hubs, name):
-    hubs.cut = [1 << 20, 1 << 20]
-    machine.pulled(name)
-    ranges = [fields["range"] for fields in large_ones(hubs) if "range" in fields]
-    assert ranges == [f"bytes={1 << 20}-", f"bytes={2 << 20}-"]
-
-
-def test_pauses_do_not_grow_while_something_comes(machine, hubs):
-    hubs.cut = [500_000] * 4
-    begin = time.monotonic()
-    said = machine.pull(WOOD)
-    assert said.returncode == 0 and time.monotonic() - begin < 6  # 4 times half a second, not 0.5 + 1 + 2 + 4
-    assert re.findall(r"Again in (.*) s\.", said.stderr) == ["0.5"] * 4
-
-
-@pytest.mark.parametrize(("name", "what"), [(WOOD, "alice/Wood-GGUF/Wood-Q4_0.gguf"), ("hf:alice/Wood-GGUF", "alice/Wood-GGUF"), ("oak:1b", "oak:1b")])
-def test_a_busy_hub_is_asked_again(machine, hubs, name, what):
-    hubs.first = [("hub", 429, {"Retry-After": "1"}, b""), ("hub", 503, {}, b"")]
-    said = machine.pull(name)
-    assert said.returncode == 0
-    assert re.findall(rf"answers (\d+) for {what}\. Again in (.*) s\.", said.stderr) == [("429", "1"), ("503", "1")]
-    hubs.first = [("hub", 501, {}, b"")]
-    machine.refused(name, says=["answers 501"])
-
-
-def test_a_page_in_place_of_the_file_is_not_kept(machine, hubs):
-    """As where one must log in to the network."""
-    part = machine.hub / f"models--alice--Wood-GGUF/blobs/{sha256(GGUF)}.incomplete"
-    part.parent.mkdir(parents=True)
-    part.write_bytes(GGUF[:12345])
-    hubs.first = [("store", 200, {"Content-Type": "text/html"}, b"<html>log in")]
-    machine.refused(WOOD, says=["something else than Wood-Q4_0.gguf: 12 bytes, text/html"])
-    assert part.read_bytes() == GGUF[:12345]
-    machine.pulled(WOOD)
-
-
 @pytest.mark.parametrize("name", ["HOME/evil.gguf", "../../../../../../evil.gguf", "sub/../x.gguf", "\x1b[31mred.gguf", "a\r\nX-Evil: 1.gguf",
                                   "\x9b31mred.gguf", 100_000 * "a" + ".gguf"])
 def test_a_hubs_names_stay_in_their_folder(machine, hubs, name):
@@ -225,48 +138,6 @@ def test_ordinary_names_with_odd_characters(machine, hubs):
         assert open(machine.pulled(f"hf:bob/Odd/{name}"), "rb").read() == name.encode()
 
 
-def test_another_call_goes_on_where_the_last_one_was(machine, hubs):
-    part = machine.hub / f"models--alice--Wood-GGUF/blobs/{sha256(GGUF)}.incomplete"
-    part.parent.mkdir(parents=True)
-    part.write_bytes(GGUF[:12345])
-    machine.pulled("hf:alice/Wood-GGUF/Wood-Q4_0.gguf")
-    assert [fields["range"] for fields in large_ones(hubs)] == ["bytes=12345-"]
-    assert not part.exists()
-
-
-def test_a_store_without_ranges_begins_anew(machine, hubs):
-    hubs.plain_store = True
-    hubs.cut = [1 << 20]
-    path = machine.pulled("hf:alice/Wood-GGUF/Wood-Q4_0.gguf")
-    assert hashlib.sha256(open(path, "rb").read()).hexdigest() == sha256(GGUF)
-
-
-@pytest.mark.parametrize("name", ["hf:alice/Wood-GGUF/Wood-Q4_0.gguf", "oak:1b"])
-def test_wrong_bytes_are_thrown_away(machine, hubs, name):
-    hubs.damage = True
-    machine.refused(name, says=["SHA-256", "thrown away"])
-    assert not [file for file in machine.home.rglob("*") if file.is_file()]
-    assert "no models" in machine.run("models").stdout
-    hubs.damage = False
-    machine.pulled(name)
-
-
-def test_a_beginning_that_is_another_files_is_found_out(machine):
-    part = machine.hub / f"models--alice--Wood-GGUF/blobs/{sha256(GGUF)}.incomplete"
-    part.parent.mkdir(parents=True)
-    part.write_bytes(b"another file")
-    machine.refused("hf:alice/Wood-GGUF/Wood-Q4_0.gguf", says=["SHA-256"])
-    machine.pulled("hf:alice/Wood-GGUF/Wood-Q4_0.gguf")
-
-
-def test_two_at_once_are_one_too_many(machine):
-    part = machine.hub / f"models--alice--Wood-GGUF/blobs/{sha256(GGUF)}.incomplete"
-    part.parent.mkdir(parents=True)
-    with part.open("wb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        machine.refused("hf:alice/Wood-GGUF/Wood-Q4_0.gguf", says=["Another program fetches Wood-Q4_0.gguf"])
-
-
 def test_a_proxy_is_asked_unless_the_host_is_left_out(machine, hubs):
     variables = {"HF_ENDPOINT": "http://hub.invalid", "http_proxy": hubs.proxy.replace("//", "//tree:b%20ark@"), "no_proxy": ".other.invalid"}
     machine.refused("hf:alice/Wood-GGUF/Wood-Q4_0.gguf", **variables)
@@ -289,7 +160,9 @@ def test_https_checks_certificates(secure):
     machine, hubs = secure
     said = machine.refused("hf:alice/Wood-GGUF", says=["can't be asked"], SSL_CERT_FILE="/etc/ssl/certs/ca-certificates.crt")
     assert "HTTPS_PROXY" not in said  # the network is not what fails
-    machine.refused("hf:alice/Wood-GGUF", says=["no certificates of authorities"], SSL_CERT_FILE="/nowhere")
+    assert "Again" not in said  # nor is it better a little later
+    machine.refused("hf:alice/Wood-GGUF", says=["SSL_CERT_FILE names no file of certificates that can be read: '/nowhere'."], SSL_CERT_FILE="/nowhere")
+    machine.refused("hf:alice/Wood-GGUF", says=["no certificates of authorities"], SSL_CERT_FILE="")
     assert hubs.asked == []
     machine.pulled("hf:alice/Wood-GGUF", SSL_CERT_FILE=str(CERTIFICATE))
 
@@ -328,6 +201,34 @@ def test_offline_finds_revisions(machine):
         machine.refused("--offline", name, says=["not on this machine"])
 
 
+def test_revisions_with_slashes(machine, hubs):
+    path = machine.pulled("hf:alice/Wood-GGUF@refs/pr/1")
+    assert [path.split("?")[0] for server, _, path, _ in hubs.asked if server == "hub"] == [
+        "/api/models/alice/Wood-GGUF/revision/refs%2Fpr%2F1", *["/alice/Wood-GGUF/resolve/refs%2Fpr%2F1/Wood-Q4_0.gguf"] * 2]
+    assert (machine.hub / "models--alice--Wood-GGUF/refs/refs/pr/1").read_text() == COMMIT
+    for name in ("hf:alice/Wood-GGUF@refs/pr/1:Q4_0", "hf:alice/Wood-GGUF@refs/pr/1/Wood-Q4_0.gguf",
+                 "https://huggingface.co/alice/Wood-GGUF/blob/refs%2Fpr%2F1/Wood-Q4_0.gguf", "https://huggingface.co/alice/Wood-GGUF/tree/refs%2Fpr%2F1"):
+        assert machine.pulled(name) == machine.pulled("--offline", name) == path
+    machine.refused("--offline", "hf:alice/Wood-GGUF@refs/pr/2", says=["not on this machine"])
+    hubs.files["alice/Wood-GGUF"]["Wood-Q8_0.gguf"] = b"eight"
+    machine.refused("hf:alice/Wood-GGUF@refs/pr/1", says=["\n  hf:alice/Wood-GGUF@refs/pr/1/Wood-Q8_0.gguf"])
+
+
+def test_a_projector_that_is_not_fetched_is_named(machine, hubs):
+    """What `coppice serve` would take if it lay beside the model (projector_files.h)."""
+    files = hubs.files["alice/Wood-GGUF"] = {name: name.encode() for name in (
+        "Wood-Q4_0.gguf", "mmproj-Wood-f16.gguf", "mmproj-model-bf16.gguf", "mmproj-Other-f16.gguf", "sub/mmproj-Wood-f16.gguf", "../mmproj-Wood.gguf")}
+    said = machine.pull("hf:alice/Wood-GGUF")
+    [command, other] = re.findall("which is not fetched yet: coppice pull (.*), or (.*)\n", said.stderr)[0]
+    assert (command, other) == ("hf:alice/Wood-GGUF/mmproj-Wood-f16.gguf", "hf:alice/Wood-GGUF/mmproj-model-bf16.gguf")
+    assert "mmproj" in machine.pull("hf:alice/Wood-GGUF").stderr  # while it is missing
+    assert os.path.dirname(machine.pulled(command)) == os.path.dirname(said.stdout.strip())
+    assert "mmproj" not in machine.pull("hf:alice/Wood-GGUF").stderr
+    del files["mmproj-Wood-f16.gguf"], files["mmproj-model-bf16.gguf"]
+    (machine.hub / "models--alice--Wood-GGUF/snapshots" / COMMIT / "mmproj-Wood-f16.gguf").unlink()
+    assert "mmproj" not in machine.pull("hf:alice/Wood-GGUF").stderr
+
+
 def test_offline_finds_whole_models_only(machine, hubs):
     parts = [f"Q4/Big-0000{i}-of-00003.gguf" for i in (1, 2, 3)]
     hubs.files["bob/Big"] = {name: name.encode() for name in parts}
@@ -362,20 +263,6 @@ def test_what_is_not_there(machine, hubs):
     for name in (long, f"hf:alice/{long}", f"hf:alice/Wood-GGUF/{long}", "hf:alice",
                  "hf:../../etc/passwd", "hf:alice/Wood-GGUF/../x.gguf", "oak/../../x", "hf:alice/Wood-GGUF/"):
         machine.refused(name, says=["is no model's name" if not name.startswith("hf:") else "is not hf:OWNER/REPO/FILE"])
-
-
-def test_a_hub_that_cannot_be_reached(machine):
-    """The error says what there is to do."""
-    hints = ["HTTPS_PROXY", "serve --model FILE"]
-    machine.refused("oak:1b", says=["127.0.0.1:1 can't be asked: ", *hints], COPPICE_OLLAMA_REGISTRY="http://127.0.0.1:1")
-    machine.refused("hf:alice/Wood-GGUF", says=["hub.invalid can't be asked: ", *hints], HF_ENDPOINT="https://hub.invalid", SSL_CERT_FILE=str(CERTIFICATE))
-    said = machine.refused("hf:alice/Wood-GGUF", says=["hub.invalid can't be asked through the proxy 127.0.0.1:1: "], HF_ENDPOINT="https://hub.invalid",
-                           HTTPS_PROXY="http://127.0.0.1:1", SSL_CERT_FILE=str(CERTIFICATE))
-    assert "HTTPS_PROXY" not in said  # it is there already
-    with socket.create_server(("127.0.0.1", 0)) as server:  # it takes connections, and closes them
-        threading.Thread(target=lambda: server.accept()[0].close()).start()
-        said = machine.refused("oak:1b", says=["can't be asked"], COPPICE_OLLAMA_REGISTRY=f"http://127.0.0.1:{server.getsockname()[1]}")
-    assert "HTTPS_PROXY" not in said  # the way to it is open
 
 
 def test_progress_is_told(machine):
