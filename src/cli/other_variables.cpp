@@ -12,6 +12,7 @@
 
 #include "cli/needless_flags.h"
 #include "cli/other_servers.h"
+#include "cli/which_model.h"
 #include "port/process.h"
 
 namespace coppice::cli {
@@ -33,7 +34,7 @@ constexpr std::pair<std::string_view, std::string_view> kOptions[] = {
 
 /// What a variable asks for.
 struct Wish {
-  std::string variable;
+  std::string variable, value;
   std::string option, contrary;  ///< "--slots", "--no-slots"
   bool off = false;              ///< it asks for the contrary
 };
@@ -50,7 +51,7 @@ Wish read_wish(const std::string& variable, std::string_view value) {
     for (const unsigned char c : name) option += c == '_' ? '-' : static_cast<char>(std::tolower(c));
   }
   const bool off = negated || value == "0" || value == "false" || value == "off" || value == "disabled";
-  return {variable, "--" + option, "--no-" + option, off};
+  return {variable, std::string(value), "--" + option, "--no-" + option, off};
 }
 
 /// Of variables that are set, not empty, and read by no option; by their names.
@@ -78,17 +79,38 @@ Flag flag_of(const CLI::App& command, const std::string& name) {
 
 /// Whether it is so here anyway, or a flag of ours does it.
 bool is_met(const CLI::App& command, const Wish& wish) {
+  if (const auto meaning = meaning_of(wish.option, wish.value)) return meaning->refusal.empty();
   if (!wish.off) return flag_of(command, wish.option) == Flag::kNeedless;
   if (flag_of(command, wish.contrary) != Flag::kNone) return true;
   // "--embeddings" off means only that nobody asks for them; but "--no-jinja" is answered.
   return flag_of(command, wish.option) == Flag::kNeedless && instead_of(wish.contrary).empty();
 }
 
-std::string_view hint_of(const Wish& wish) {
+std::string hint_of(const Wish& wish) {
+  if (const auto meaning = meaning_of(wish.option, wish.value)) return meaning->refusal;
   if (wish.variable == "LLAMA_ARG_CHAT_TEMPLATE")
     return "LLAMA_ARG_CHAT_TEMPLATE_FILE names a file with a template; without it the model's own is used";
   const std::string_view contrary = wish.off ? instead_of(wish.contrary) : std::string_view();
-  return contrary.empty() ? instead_of(wish.option) : contrary;
+  return std::string(contrary.empty() ? instead_of(wish.option) : contrary);
+}
+
+std::string complaint_about(const Wish& wish) {
+  const std::string hint = hint_of(wish);
+  return fmt::format("{} is set, and has no effect here{}{}", wish.variable, hint.empty() ? "" : "; ", hint);
+}
+
+/// Of llama-server's that say which model.
+bool names_model(const Wish& wish) {
+  return wish.option == "--hf-repo" || wish.option == "--hf-file" || wish.option == "--model-url" ||
+         wish.option == "--docker-repo";
+}
+
+/// Whether an option of the other servers is among them that stands for this one of ours.
+bool means(const std::vector<std::string>& arguments, const std::string& option) {
+  return std::ranges::any_of(arguments, [&option](const std::string& argument) {
+    const auto meaning = meaning_of(argument.substr(0, argument.find('=')), "");
+    return meaning && meaning->option == option;
+  });
 }
 
 }  // namespace
@@ -96,6 +118,9 @@ std::string_view hint_of(const Wish& wish) {
 std::vector<std::string> flags_of_variables(const CLI::App& command, const std::vector<std::string>& arguments) {
   std::vector<std::string> flags;
   for (Wish& wish : unread_wishes(command)) {
+    const Meaning meaning = meaning_of(wish.option, wish.value).value_or(Meaning());
+    if (!meaning.value.empty() && !means(arguments, meaning.option))
+      flags.insert(flags.end(), {meaning.option, meaning.value});
     const bool ours = wish.off && flag_of(command, wish.contrary) == Flag::kOurs;
     if (ours && std::ranges::find(arguments, wish.option) == arguments.end()) flags.push_back(std::move(wish.contrary));
   }
@@ -106,9 +131,11 @@ std::vector<std::string> complaints_about_variables(const CLI::App& command) {
   std::vector<std::string> complaints;
   for (const Wish& wish : unread_wishes(command)) {
     if (is_met(command, wish)) continue;
-    const std::string_view hint = hint_of(wish);
-    complaints.push_back(
-        fmt::format("{} is set, and has no effect here{}{}", wish.variable, hint.empty() ? "" : "; ", hint));
+    complaints.push_back(complaint_about(wish));
+    // The log isn't written yet: what ends for want of a model says why itself.
+    if (names_model(wish) && command.get_option("--model")->empty())
+      throw CLI::ParseError(fmt::format("Which model? {}. {}", complaints.back(), models_to_choose()),
+                            CLI::ExitCodes::RequiredError);
   }
   return complaints;
 }

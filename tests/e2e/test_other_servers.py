@@ -122,7 +122,7 @@ def test_the_context_error_is_known_to_gateways(client):
 def test_options_of_other_servers(salt):
     """vLLM's way, with llama-server's variables; an option goes before a variable."""
     variables = {"LLAMA_ARG_N_PARALLEL": "3", "LLAMA_ARG_CTX_SIZE": "4096", "LLAMA_API_KEY": "secret",
-                 "LLAMA_ARG_N_GPU_LAYERS": "99"}
+                 "LLAMA_ARG_N_GPU_LAYERS": "20"}
     before = dict(os.environ)
     os.environ.update(variables)
     try:
@@ -191,7 +191,10 @@ TAKEN = """-a name; --alias name; --served-model-name name; -c 512; --ctx-size 5
 --tensor-parallel-size 1; --ctx 0; --dtype auto; --enforce-eager; --disable-log-requests; --cache-prompt; --offline;
 --ctx_size 512; --max_model_len=512; --no_warmup; --chat_template_kwargs {}; -fa; -fa --jinja; --flash_attn; -fa 1 --flash-attn enabled; -fa=auto; --reasoning true; -rea 1;
 --reasoning disabled; --numa numactl; -pp 1 -dp 1; --served-model-name a b --jinja; --served-model-name a b; --device none; -dev none; --device CUDA0; -dev CUDA1;
---api-key --some_key; --alias -np; -m /nowhere.gguf; -m /another.gguf -m /nowhere.gguf"""
+--api-key --some_key; --alias -np; -m /nowhere.gguf; -m /another.gguf -m /nowhere.gguf;
+-ngl 99; -ngl 999; -ngl all; -ngl auto; -ngl -1; -ngl=99; --n-gpu-layers 999; --gpu-layers all; --n_gpu_layers=99; --device cpu -ngl 99; -ngl 0; -ngl 0 --device none;
+--device auto -ngl 0; --device cuda:0 -ngl 0 -ngl 99; -ctk f16 -ctv f16; --cache-type-k f16; --cache_type_v=f16; --kv-cache-dtype auto; -ctk f16 --kv-format f16;
+--kv-format int8 -ngl 99"""
 
 
 @pytest.mark.parametrize("option", [option.strip() for option in TAKEN.split(";")])
@@ -200,7 +203,9 @@ def test_options_that_mean_the_same_are_taken(option):
     assert status == 1 and "/nowhere.gguf" in said, said
 
 
-REFUSED = """-ngl 99: --device; --n-gpu-layers 99: --device; -sm row: --device; -mg 0: --device; -ctk q8_0: --kv-format;
+REFUSED = """-ngl 20: leave it out, or write --device cpu; --n-gpu-layers 98: a GPU gets all layers; -ngl many: --device cpu; -ngl: its value is missing;
+-ngl 0 --device cuda: -ngl: 0 means --device cpu, and --device is cuda: give one of them; --kv-format int8 -ctk f16: and --kv-format is int8; -sm row: --device; -mg 0: --device; -ctk q8_0: write --kv-format int8;
+-ctk f16 -ctv q8_0: write --kv-format int8; -ctk q4_0: --kv-format turbo4; -ctv bf16: --kv-format;
 --cache-type-v=q8_0: --kv-format; --kv-cache-dtype fp8: --kv-format; -ub 512: --step-tokens; -tb 4: --threads; -cram 512: --kv-bytes;
 --gpu-memory-utilization 0.9: --kv-bytes; -hf user/model: coppice pull; --model-url http://a/b: coppice models;
 --no-cache-prompt: --share off; --no-enable-prefix-caching: --share off; --allowed-origins ["*"]: --cors; -to 600: --request-seconds;
@@ -208,22 +213,25 @@ REFUSED = """-ngl 99: --device; --n-gpu-layers 99: --device; -sm row: --device; 
 --enable-lora: adapters; -md a: draft; --speculative-config {}: draft; --mmproj-url a: downloaded; --reranking: rank; --models-dir a: one model;
 --context-shift: shifted; --slot-save-path a: cache; -tp 2: one device computes; -fa off: leave the option out; -fa 0: leave the option out; -fa disabled: write auto; --dtype half: write auto; --dtype bfloat16: --kv-format;
 --reasoning-format none: a request's reasoning_format none; --reasoning_format deepseek-legacy: write deepseek; --pooling cls: write last or mean; --pooling rank: ranks; --pooling none: whole text;
---numa distribute: write interleave; --numa isolate: numactl --cpunodebind=0; --n_gpu_layers 99: --device; --n_gpu_layers=99: --device; --chat-template chatml: model's own; --chat-template {{x}}: --chat-template-file;
+--numa distribute: write interleave; --numa isolate: numactl --cpunodebind=0; --n_gpu_layers 9: --device; --n_gpu_layers=9: --device; --chat-template chatml: model's own; --chat-template {{x}}: --chat-template-file;
 --limit-mm-per-prompt {}: --max-images; --task embed: request's path; --runner pooling: request's path; --enable-sleep-mode: --sleep-idle-seconds; --max-logprobs 20: up to 20;
 --compilation-config 3: compiled; -O3: compiled; -O 3: compiled; --cpu-offload-gb 10: --device; -pp 2: one device computes; -dp 2: one device computes; --enable-log-requests: --request-log;
 --host /tmp/x.sock: write 127.0.0.1; --host 127.0.0.1,::1: several addresses; --device CUDA0,CUDA1: is no device; -dev Vulkan0: is no device; -m /b.gguf: /b.gguf and the argument /nowhere.gguf are two models;
---served-model-name a b -c x: x is not 0; --alias a b: one argument too many; -nocb: one pool; --props: read; --poll 50: sleep; --prio 2: nice; --swa-full: one pool; -fit off: --device; --gpt-oss-20b-default: coppice pull; --ctx-checkpoints 8: one pool; --cach-prompt: did you mean --cache-prompt?; -zz: one letter; -sps 0.5: cache; --draft-max 8: draft; -q awq: file; --quantization awq: file; --n-cpu-moe 3: --device; --cache-reuse 256: cache;
+--served-model-name a b -c x: x is not 0; --alias a b: one argument too many; -nocb: --max-batch 1; --no-cont-batching: --max-batch 1; --props: leave it out: /props can always be read; --poll 50: sleep; --prio 2: nice; --swa-full: one pool; -fit off: --kv-bytes; --gpt-oss-20b-default: coppice pull; --ctx-checkpoints 8: one pool; --cach-prompt: did you mean --cache-prompt?; -zz: one letter; -sps 0.5: cache; --draft-max 8: draft; -q awq: file; --quantization awq: file; --n-cpu-moe 3: --device; --cache-reuse 256: leave it out: equal prefixes;
 --grammar a: request; --repeat-last-n 64: penalties; --log-file a: standard error; --tokenizer a: GGUF; --generation-config vllm: --temp;
 --kv-byte 1GiB: did you mean --kv-bytes?; --prot 8080: did you mean --port?; --threads-http 4: one thread; --kv-bytes 1XB: 1XB is no size;
 --kv-bytes 1.5.5GB: is no size; --kv-bytes GiB: is no size; --kv-bytes 1kiloB: is no size; --kv-bytes 99999999TB: is no size; --kv-bytes -5: -5 is no size;
 --port: its value is missing; one-more: one-more is one argument too many; --model b: --model; --max-connections 0: 0 not in range 1 to;
 --chat-template-kwargs {x: {x is no JSON object; --chat-template-kwargs []: [] is no JSON object; --chat-template-kwargs {"tools":[]}: tools is not a variable; --mirostat 2: --mirostat; -tp 1 --pipeline-parallel-size 2: one device;
---reasoning-budget -2: -2; --mlock: memory; --ctx 1: at least 2; --ctx much: much is not 0; -n 0: at least 1; --cors a.example: https://"""
+--reasoning-budget -2: -2; --mlock: leave it out: weights stay in memory; --check-tensors: leave it out: the file's structure is always checked;
+--no-repack: leave it out: weights; --list-devices: no command lists devices; --ui-config {}: leave it out: the page; -ub 256: leave it out; -tb 8: leave it out;
+--spec-draft-n-max 3: leave it out: there are no draft models; --samplers top_k: leave it out: samplers have a fixed order; --tools all: leave it out: the server runs no tools; --hf-token a: HF_TOKEN;
+--load-mode mlock: leave it out; --media-path /a: --allow-media-from; --cpu-mask f: taskset; --keep 4: leave it out; --ctx 1: at least 2; --ctx much: much is not 0; -n 0: at least 1; --cors a.example: https://"""
 
 
 @pytest.mark.parametrize("case", [case.strip() for case in REFUSED.split(";")])
 def test_options_that_do_not_are_refused_and_the_error_helps(case):
-    option, _, hint = case.rpartition(": ")
+    option, _, hint = case.partition(": ")
     status, said = refusal(*option.split())
     assert status == 2 and hint in said and "There is no file or folder" not in said, said
     assert said.endswith("\n'coppice serve --help' tells all options.\n")
@@ -310,7 +318,7 @@ def test_every_variable_of_llama_server_does_as_its_option():
 
 SILENT = """JINJA=1 ENDPOINT_METRICS=1 EMBEDDINGS=1 CONT_BATCHING=1 KV_UNIFIED=1 OFFLINE=1 PERF=1 MMAP=0 FLASH_ATTN=on THINK=deepseek
 NO_CONTEXT_SHIFT=1 CONTEXT_SHIFT=0 NO_MMAP=1 NO_PERF=1 EMBEDDINGS=0 ENDPOINT_SLOTS=1 UI=1 CACHE_PROMPT=1 NO_MMPROJ=1 MMPROJ_AUTO=0 LOG_PREFIX=1
-PREFILL_ASSISTANT=enabled VERBOSE=disabled N_GPU_LAYERS= DEVICE=none DEVICE=CUDA0 NUMA=numactl REASONING=enabled"""
+PREFILL_ASSISTANT=enabled VERBOSE=disabled N_GPU_LAYERS= N_GPU_LAYERS=99 N_GPU_LAYERS=all N_GPU_LAYERS=0 CACHE_TYPE_K=f16 CACHE_TYPE_V=f16 DEVICE=none DEVICE=CUDA0 NUMA=numactl REASONING=enabled"""
 
 
 @pytest.mark.parametrize("variable", SILENT.split())
@@ -320,12 +328,38 @@ def test_variables_for_what_is_so_anyway_are_silent(variable):
 
 
 @pytest.mark.parametrize(("name", "value", "hint"), [
-    ("HF_REPO", "a/b", "coppice pull"), ("CACHE_TYPE_K", "q8_0", "--kv-format"), ("TIMEOUT", "9", "--request-seconds"), ("JINJA", "0", "Jinja"),
-    ("CACHE_PROMPT", "0", "--share off"), ("NO_CONT_BATCHING", "1", "one pool"), ("UBATCH", "9", "--step-tokens"), ("STATIC_PATH", "/a", "--no-page"),
-    ("CHAT_TEMPLATE", "chatml", "LLAMA_ARG_CHAT_TEMPLATE_FILE"), ("N_GPU_LAYERS", "99", "--device"), ("NO_HOST", "1", "--device"),
+    ("HF_REPO", "a/b", "coppice pull"), ("CACHE_TYPE_K", "q8_0", "write --kv-format int8"), ("TIMEOUT", "9", "--request-seconds"), ("JINJA", "0", "Jinja"),
+    ("CACHE_PROMPT", "0", "--share off"), ("NO_CONT_BATCHING", "1", "--max-batch 1"), ("UBATCH", "9", "--step-tokens"), ("STATIC_PATH", "/a", "--no-page"),
+    ("CHAT_TEMPLATE", "chatml", "LLAMA_ARG_CHAT_TEMPLATE_FILE"), ("N_GPU_LAYERS", "20", "--device cpu"), ("NO_HOST", "1", "weights lie"),
     ("SPEC_DRAFT_N_MAX", "9", "no draft models"), ("ENDPOINT_METRICS", "0", "always there")])
 def test_variables_without_effect_are_named_with_what_there_is(name, value, hint):
     assert hint in warnings(**{name: value})[name]
+
+
+def test_no_layers_on_a_gpu_is_the_cpu():
+    """The error tells of a GPU that isn't there, else of an address that isn't; an option goes before a variable."""
+    gone = {"CUDA_VISIBLE_DEVICES": "", "LLAMA_ARG_DEVICE": "cuda:7"}
+
+    def device(*options, **variables):
+        ended = subprocess.run([binary(), "serve", model_path(), "--host", "192.0.2.1", "--port", "9", "--kv-bytes", "64MiB", *options],
+                               capture_output=True, text=True, env={**os.environ, **gone, **variables})
+        assert ended.returncode == 1, ended.stderr
+        return "cpu" if "192.0.2.1" in ended.stderr else "cuda:7"
+
+    assert device() == "cuda:7"
+    assert device("-ngl", "0") == device("--device", "none", "-ngl", "99") == "cpu"
+    assert device("-ngl", "99") == device("-ngl", "0", "-ngl", "all") == "cuda:7"
+    assert device(LLAMA_ARG_N_GPU_LAYERS="0") == "cpu"
+    assert device("-ngl", "99", LLAMA_ARG_N_GPU_LAYERS="0") == device("--device", "cuda:7", LLAMA_ARG_N_GPU_LAYERS="0") == "cuda:7"
+
+
+@pytest.mark.parametrize("variable", ["HF_REPO", "MODEL_URL", "DOCKER_REPO"])
+def test_a_variable_that_alone_says_the_model_is_answered(variable):
+    name = "LLAMA_ARG_" + variable
+    ended = subprocess.run([binary(), "serve"], capture_output=True, text=True, env={**os.environ, name: "ggml-org/gemma-3-1b-it-GGUF"})
+    assert ended.returncode == 2 and "Which model? " in ended.stderr
+    assert f"{name} is set, and has no effect here; 'coppice pull hf:" in ended.stderr
+    assert re.search(r"coppice serve \S+", ended.stderr)
 
 
 @pytest.mark.parametrize("variables", [{"ENDPOINT_SLOTS": "0", "UI": "0"}, {"NO_ENDPOINT_SLOTS": "1", "NO_WEBUI": "1"}, {"WEBUI": "off"}])
