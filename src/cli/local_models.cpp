@@ -198,9 +198,11 @@ std::vector<LocalModel> plain_models(const fs::path& folder, int depth) {
   return models;
 }
 
-bool is_below(const fs::path& folder, const fs::path& path) {
-  const fs::path relative = path.lexically_relative(folder);
-  return !relative.empty() && *relative.begin() != "..";
+/// Whether a place has a name for this file, or for another snapshot's, of which one counts.
+bool has_name_for(const ModelPlace& place, const fs::path& path) {
+  const fs::path relative = path.lexically_relative(place.folder);
+  if (!relative.empty() && relative.begin()->string().starts_with("models--")) return true;
+  return std::ranges::find(place.models, path, &LocalModel::path) != place.models.end();
 }
 
 /// `name` in lower case.
@@ -324,7 +326,7 @@ std::vector<ModelPlace> local_models() {
   for (ModelPlace& place : all.first(own_places))
     std::erase_if(place.models, [&](const LocalModel& model) {
       return std::ranges::any_of(all.subspan(own_places),
-                                 [&](const ModelPlace& other) { return is_below(other.folder, model.path); });
+                                 [&](const ModelPlace& other) { return has_name_for(other, model.path); });
     });
   return places;
 }

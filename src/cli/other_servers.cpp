@@ -215,7 +215,8 @@ Meaning meaning_of_layers(std::string_view value) {
 Meaning meaning_of_cache_type(std::string_view value) {
   Meaning meaning;
   meaning.option = "--kv-format";
-  if (value == "f16" || value == "float16" || value == "auto") {
+  if (value == "auto") return meaning;
+  if (value == "f16" || value == "float16") {
     meaning.value = "f16";
   } else if (value.starts_with("q8") || value.starts_with("fp8") || value == "int8") {
     meaning.refusal = "write --kv-format int8 for keys and values";

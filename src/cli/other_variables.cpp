@@ -7,6 +7,7 @@
 #include <cctype>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <string_view>
 #include <utility>
 
@@ -79,7 +80,11 @@ Flag flag_of(const CLI::App& command, const std::string& name) {
 
 /// Whether it is so here anyway, or a flag of ours does it.
 bool is_met(const CLI::App& command, const Wish& wish) {
-  if (const auto meaning = meaning_of(wish.option, wish.value)) return meaning->refusal.empty();
+  if (const auto meaning = meaning_of(wish.option, wish.value)) {
+    if (!meaning->refusal.empty() || meaning->value.empty()) return meaning->refusal.empty();
+    const std::vector<std::string> chosen = command.get_option(meaning->option)->results();
+    return chosen.empty() || chosen.back() == meaning->value;
+  }
   if (!wish.off) return flag_of(command, wish.option) == Flag::kNeedless;
   if (flag_of(command, wish.contrary) != Flag::kNone) return true;
   // "--embeddings" off means only that nobody asks for them; but "--no-jinja" is answered.
@@ -97,6 +102,11 @@ std::string hint_of(const Wish& wish) {
 std::string complaint_about(const Wish& wish) {
   const std::string hint = hint_of(wish);
   return fmt::format("{} is set, and has no effect here{}{}", wish.variable, hint.empty() ? "" : "; ", hint);
+}
+
+bool is_set(const std::string& variable) {
+  const char* value = variable.empty() ? nullptr : std::getenv(variable.c_str());
+  return value != nullptr && *value != '\0';
 }
 
 /// Of llama-server's that say which model.
@@ -119,8 +129,9 @@ std::vector<std::string> flags_of_variables(const CLI::App& command, const std::
   std::vector<std::string> flags;
   for (Wish& wish : unread_wishes(command)) {
     const Meaning meaning = meaning_of(wish.option, wish.value).value_or(Meaning());
-    if (!meaning.value.empty() && !means(arguments, meaning.option))
-      flags.insert(flags.end(), {meaning.option, meaning.value});
+    // The variable of the option itself goes first.
+    const bool free = !meaning.value.empty() && !is_set(command.get_option(meaning.option)->get_envname());
+    if (free && !means(arguments, meaning.option)) flags.insert(flags.end(), {meaning.option, meaning.value});
     const bool ours = wish.off && flag_of(command, wish.contrary) == Flag::kOurs;
     if (ours && std::ranges::find(arguments, wish.option) == arguments.end()) flags.push_back(std::move(wish.contrary));
   }

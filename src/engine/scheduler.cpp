@@ -160,13 +160,14 @@ std::optional<std::int32_t> Scheduler::take_loaded(Sequence& sequence) {
   const Tiers::Came came = tiers_.came(sequence);
   if (const std::int32_t n = came.upto - sequence.computed; n > 0) {
     cache_.arrived(sequence.seq, sequence.row_tokens(sequence.computed, n));
+    const std::int32_t bs = cache_.config().block_size;
     for (int g = 0; g < cache_.config().n_groups(); ++g) {
-      const std::int32_t bs = cache_.config().block_size;
       cache_.set_stored(
           cache_.table(sequence.seq, g)
               .blocks.subspan(static_cast<std::size_t>(sequence.computed / bs), static_cast<std::size_t>(n / bs)),
           true);
     }
+    cache_.set_state_stored(cache_.table(sequence.seq, 0).blocks[static_cast<std::size_t>(came.upto / bs - 1)]);
     sequence.computed = sequence.planned = came.upto;
   }
   if (!came.over) return std::nullopt;

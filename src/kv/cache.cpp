@@ -287,6 +287,11 @@ void Cache::set_stored(std::span<const BlockId> pages, bool stored) {
   }
 }
 
+void Cache::set_state_stored(BlockId anchor) {
+  const UnitId unit = impl_->states.any_behind(anchor) ? impl_->states.find(anchor, {}) : kNoUnit;
+  if (unit != kNoUnit) set_stored(impl_->states.pages(unit), true);
+}
+
 bool Cache::stored(BlockId page) const {
   return impl_->pool.stored(page);
 }

@@ -210,6 +210,8 @@ class Cache {
   /// Blocks of the tree, or all pages of a state, are kept outside, or are not any more. What is not in the tree is
   /// left out.
   void set_stored(std::span<const BlockId> pages, bool stored);
+  /// The same of the state at the end of this full block, if one stands there.
+  void set_state_stored(BlockId anchor);
   /// Whether it is marked so.
   bool stored(BlockId page) const;
   void forget_stored();  ///< nothing is kept outside any more

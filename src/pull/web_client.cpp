@@ -68,7 +68,7 @@ struct WebClient::Tls {
           error ? fmt::format("SSL_CERT_FILE names no file of certificates that can be read: '{}'.", shown(file)) : "";
     } else if (const std::string folder = variables("SSL_CERT_DIR"); !folder.empty()) {
       context.add_verify_path(folder, error);
-      missing = error ? fmt::format("SSL_CERT_DIR names no folder that can be read: '{}'.", shown(folder)) : "";
+      if (!error) missing.clear();
     }
   }
 
@@ -214,7 +214,7 @@ WebFailure WebClient::failure_of(const Exchange& exchange, const Url& url, const
   using Stage = Exchange::Stage;
   const std::string who = url.authority();
   const bool reached = exchange.stage() != Stage::kNone, again = reached || answered_;
-  const bool unreachable = !reached && way.empty();
+  const bool unreachable = !reached && !answered_ && way.empty();
   if (error == beast::error::timeout)
     return {reached ? fmt::format("{}{} was silent for {:g} s.", who, way, idle_seconds_)
                     : fmt::format("{} can't be asked{}: nobody answered for {:g} s.", who, way, idle_seconds_),

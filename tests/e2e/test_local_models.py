@@ -145,7 +145,8 @@ def test_caches_below_a_folder_of_ones_own_keep_their_names(home, small_path):
     (folder / "refs").mkdir()
     (folder / "refs/main").write_text("0" * 40)
     (home.folder / ".cache/huggingface/hub").rename(home.folder / "all/huggingface")
-    assert sorted(home.models()) == ["Maple", "alice/Wood-GGUF/Wood-Q8_0"]
+    home.file("all/huggingface/local/Lime.gguf", small_path)  # none of the cache's
+    assert sorted(home.models()) == ["Maple", "alice/Wood-GGUF/Wood-Q8_0", "huggingface/local/Lime"]
     for name in ("hf:alice/Wood-GGUF", "alice/wood-gguf", "wood"):
         assert home.finds(name), name
 

@@ -349,7 +349,8 @@ def test_no_layers_on_a_gpu_is_the_cpu():
     assert device() == "cuda:7"
     assert device("-ngl", "0") == device("--device", "none", "-ngl", "99") == "cpu"
     assert device("-ngl", "99") == device("-ngl", "0", "-ngl", "all") == "cuda:7"
-    assert device(LLAMA_ARG_N_GPU_LAYERS="0") == "cpu"
+    assert device(LLAMA_ARG_N_GPU_LAYERS="0") == "cuda:7"  # the option's own variable goes before another one
+    assert device(LLAMA_ARG_N_GPU_LAYERS="0", LLAMA_ARG_DEVICE="") == "cpu"
     assert device("-ngl", "99", LLAMA_ARG_N_GPU_LAYERS="0") == device("--device", "cuda:7", LLAMA_ARG_N_GPU_LAYERS="0") == "cuda:7"
 
 

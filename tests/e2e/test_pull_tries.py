@@ -87,7 +87,7 @@ def test_a_network_that_goes_away_for_a_while(machine, hubs):
             time.sleep(0.01)
         hubs.store = store
 
-    threading.Thread(target=comes_back).start()
+    threading.Thread(target=comes_back, daemon=True).start()
     said = machine.pull(WOOD)
     assert said.returncode == 0 and "127.0.0.1:1 can't be asked: Connection refused. Again in 0.5 s." in said.stderr
 

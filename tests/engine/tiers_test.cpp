@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <string>
@@ -59,7 +60,10 @@ TEST_P(Tiers, ARestartedServerStartsOnWhatWasUsedTwice) {
   EXPECT_EQ(h.snapshot().computed_tokens, 4);
   EXPECT_EQ(h.snapshot().loaded_tokens, 96);
   EXPECT_EQ(h.snapshot().tiers.loads, 1);
-  // It is in the tree now.
+  // It is in the tree now, and not to be stored once more.
+  const auto blocks = h.cache().whole_blocks(kv::Text(prompt_).view().first(96), {});
+  for (const kv::BlockId block : h.cache().storables().hottest())
+    EXPECT_EQ(std::ranges::find(blocks, block), blocks.end()) << block;
   const auto again = h.submit({.prompt = prompt_, .max_tokens = 1});
   h.finish();
   EXPECT_EQ(h.result(again).usage.loaded_tokens, 0);
