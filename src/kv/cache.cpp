@@ -288,7 +288,7 @@ void Cache::set_stored(std::span<const BlockId> pages, bool stored) {
 }
 
 void Cache::set_state_stored(BlockId anchor) {
-  const UnitId unit = impl_->states.any_behind(anchor) ? impl_->states.find(anchor, {}) : kNoUnit;
+  const UnitId unit = impl_->states.find(anchor, {});
   if (unit != kNoUnit) set_stored(impl_->states.pages(unit), true);
 }
 

@@ -54,7 +54,7 @@ void StateTable::recycle(UnitId unit) {
 // --- the tree -------------------------------------------------------------------------------------------------------
 
 UnitId StateTable::find(BlockId anchor, TextView rest) const {
-  for (UnitId unit = first_behind(anchor); unit != kNoUnit; unit = at(unit).next) {
+  for (UnitId unit = any_behind(anchor) ? first_behind(anchor) : kNoUnit; unit != kNoUnit; unit = at(unit).next) {
     if (at(unit).rest.view() == rest) return unit;
   }
   return kNoUnit;

@@ -96,7 +96,7 @@ class StateTable {
   const Unit& unit_of(BlockId page) const { return at(unit_of_[index(page)]); }
   /// Whether this is a page of a state.
   bool owns(BlockId page) const { return enabled() && unit_of_[index(page)] != kNoUnit; }
-  /// The state that stands behind `anchor` and exactly these tokens.
+  /// The state that stands behind `anchor` and exactly these tokens; kNoUnit: there is none.
   UnitId find(BlockId anchor, TextView rest) const;
   /// Of those behind `anchor` and the first of these tokens, the one with most of them among those with fits(how many).
   template <class Fits>

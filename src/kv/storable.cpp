@@ -44,7 +44,6 @@ void Storables::at(BlockId id, bool all, const OnStorable& f) const {
 }
 
 void Storables::state_behind(BlockId anchor, const OnStorable& f) const {
-  if (!states_.any_behind(anchor)) return;
   const UnitId unit = states_.find(anchor, {});
   if (unit == kNoUnit || pool_.stored(states_.pages(unit).front())) return;
   Storable one = describe(anchor);
@@ -57,7 +56,7 @@ void Storables::state_behind(BlockId anchor, const OnStorable& f) const {
 bool Storables::all_marked(std::span<const BlockId> row) const {
   const auto marked = [&](BlockId page) { return page == kNullBlock || pool_.stored(page); };
   if (!std::ranges::all_of(row, marked)) return false;
-  const UnitId state = states_.any_behind(row[0]) ? states_.find(row[0], {}) : kNoUnit;
+  const UnitId state = states_.find(row[0], {});
   return state == kNoUnit || marked(states_.pages(state).front());
 }
 
@@ -102,7 +101,7 @@ std::int32_t Storables::whole_until(std::span<const BlockId> full_group, std::in
   if (states_.enabled()) {
     const auto stands = [&](std::int32_t b) {
       const BlockId anchor = full_group[static_cast<std::size_t>(b - 1)];
-      return states_.any_behind(anchor) && states_.find(anchor, {}) != kNoUnit;
+      return states_.find(anchor, {}) != kNoUnit;
     };
     while (blocks > 0 && !stands(blocks)) --blocks;
   }

@@ -5,6 +5,7 @@ import openai
 import pytest
 
 from coppice_process import Coppice, assert_nothing_held
+from hubs import Machine, with_models
 
 _salts = itertools.count()
 
@@ -37,3 +38,15 @@ def client(server):
 def salt():
     """A namespace of the cache that no other test has been in."""
     return f"salt-{next(_salts)}"
+
+
+@pytest.fixture
+def hubs():
+    made = with_models()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def machine(tmp_path, hubs):
+    return Machine(tmp_path, hubs)

@@ -5,19 +5,7 @@ import re
 
 import pytest
 
-from hubs import CERTIFICATE, COMMIT, GGUF, WOOD, Hubs, Machine, large_ones, sha256, with_models
-
-
-@pytest.fixture
-def hubs():
-    made = with_models()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def machine(tmp_path, hubs):
-    return Machine(tmp_path, hubs)
+from hubs import CERTIFICATE, COMMIT, GGUF, WOOD, Hubs, Machine, large_ones, sha256
 
 
 def test_from_the_hub_to_where_its_tools_keep_it(machine, hubs):

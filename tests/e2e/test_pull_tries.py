@@ -10,19 +10,7 @@ import time
 
 import pytest
 
-from hubs import CERTIFICATE, GGUF, SEED, WOOD, Machine, large_ones, sha256, with_models
-
-
-@pytest.fixture
-def hubs():
-    made = with_models()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def machine(tmp_path, hubs):
-    return Machine(tmp_path, hubs)
+from hubs import CERTIFICATE, GGUF, SEED, WOOD, large_ones, sha256
 
 
 @pytest.mark.parametrize("name", ["hf:alice/Wood-GGUF/Wood-Q4_0.gguf", "oak:1b"])
