@@ -109,7 +109,7 @@ int main(int argc, char** argv) {
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);  // scripts append to their defaults
   const std::vector<std::string> given(argv + std::min(argc, 1), argv + argc);
   app.failure_message([&given](const CLI::App* all, const CLI::Error& error) {
-    return coppice::cli::error_text(*all, given.empty() ? "" : given.front(), error);
+    return coppice::cli::error_text(*all, given, error);
   });
   coppice::cli::set_help(app);
   int exit_code = 0;

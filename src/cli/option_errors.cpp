@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdlib>
 #include <numeric>
 #include <string_view>
 #include <utility>
@@ -64,22 +65,50 @@ std::string unknown_text(const CLI::App& command) {
   return text;
 }
 
+/// Whether `option` is among the arguments: "--port 80", "--port=80".
+bool is_given(const CLI::Option& option, const std::vector<std::string>& given) {
+  return std::ranges::any_of(given, [&option](const std::string& argument) {
+    return argument.starts_with('-') && option.check_name(argument.substr(0, argument.find('=')));
+  });
+}
+
+/// "LLAMA_ARG_PORT: ..." for "--port: ...", where the value comes from the option's variable.
+std::string name_variable(const CLI::App& command, const std::vector<std::string>& given, std::string text) {
+  const std::size_t colon = std::min(text.find(": "), text.size());
+  const CLI::Option* option = command.get_option_no_throw(text.substr(0, colon));
+  if (option == nullptr || option->get_envname().empty() || is_given(*option, given)) return text;
+  const char* value = std::getenv(option->get_envname().c_str());
+  const bool read = value != nullptr && option->results() == std::vector<std::string>{value};
+  return read ? option->get_envname() + text.substr(colon) : text;
+}
+
+/// CLI11's own words for two of the errors, put as it puts the others: the option's name first.
+std::string plainer(const CLI::Error& error, std::string text) {
+  // "--port: 1 required UINT:INT in [0 - 65535] missing"
+  if (const auto colon = text.find(": 1 required "); error.get_name() == "ArgumentMismatch" && colon != text.npos)
+    return text.substr(0, colon) + ": its value is missing";
+  constexpr std::string_view kNotConverted = "Could not convert: ";  // "--verbose = perhaps"
+  const std::size_t equals = text.find(" = ");
+  if (!text.starts_with(kNotConverted) || equals == text.npos) return text;
+  const std::string name = text.substr(kNotConverted.size(), equals - kNotConverted.size());
+  return fmt::format("{}: {} is none of its values", name, text.substr(equals + 3));
+}
+
 }  // namespace
 
-std::string error_text(const CLI::App& app, const std::string& command, const CLI::Error& error) {
+std::string error_text(const CLI::App& app, const std::vector<std::string>& given, const CLI::Error& error) {
+  const std::string command = given.empty() ? "" : given.front();
   const std::vector<const CLI::App*> commands = app.get_subcommands(nullptr);
   const auto chosen = std::ranges::find(commands, command, [](const CLI::App* one) { return one->get_name(); });
-  std::string text = error.what();
+  std::string text = plainer(error, error.what());
   std::string help = "'coppice --help' tells all commands.";
   if (!app.remaining().empty()) {
     text = unknown_text(app);
   } else if (chosen != commands.end()) {
     help = fmt::format("'coppice {} --help' tells all options.", command);
     if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError)) text = unknown_text(**chosen);
+    text = name_variable(**chosen, given, std::move(text));
   }
-  // "--port: 1 required UINT:INT in [0 - 65535] missing"
-  if (const auto colon = text.find(": 1 required "); error.get_name() == "ArgumentMismatch" && colon != text.npos)
-    text = text.substr(0, colon) + ": its value is missing";
   return fmt::format("{}\n{}\n", text, help);
 }
 

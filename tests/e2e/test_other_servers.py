@@ -294,6 +294,15 @@ def test_every_option_of_llama_server_is_taken_or_answered():
 def test_variables_are_read_and_checked(variable):
     status, said = refusal(**{"LLAMA_ARG_" + variable: "nonsense"})
     assert status == 2 and "nonsense" in said, said
+    assert said.startswith(f"LLAMA_ARG_{variable}: "), said
+
+
+def test_the_one_that_gave_a_wrong_value_is_named():
+    """Not the option, where nobody wrote it; but the option where it goes before its variable."""
+    for options in (["--port", "wrong"], ["--port=wrong"]):
+        assert refusal(*options, LLAMA_ARG_PORT="wrong")[1].startswith("--port: ")
+        assert refusal(*options, LLAMA_ARG_PORT="80")[1].startswith("--port: ")
+    assert refusal("--threads", "2", LLAMA_ARG_PORT="wrong")[1].startswith("LLAMA_ARG_PORT: ")
 
 
 def warnings(**variables):
