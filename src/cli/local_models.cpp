@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "cli/which_model.h"
+#include "log/one_line.h"
 #include "pull/hugging_face.h"
 #include "pull/names.h"
 
@@ -259,7 +260,7 @@ std::vector<LocalModel> choices(const std::vector<LocalModel>& models, auto fits
   constexpr std::size_t kMost = 20;
   std::string sentence = fmt::format("'{}' may be one of {} models; say which:", wanted, models.size());
   for (std::size_t i = 0; i < std::min(kMost, models.size()); ++i)
-    sentence += "\n  " + (as_paths ? models[i].path.string() : models[i].name);
+    sentence += "\n  " + log::one_line(as_paths ? models[i].path.string() : models[i].name);
   if (models.size() > kMost) sentence += fmt::format("\n  and {} more", models.size() - kMost);
   throw std::runtime_error(sentence);
 }

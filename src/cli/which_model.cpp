@@ -10,6 +10,7 @@
 
 #include "cli/local_models.h"
 #include "cli/size_text.h"
+#include "log/one_line.h"
 #include "model/summary.h"
 #include "port/memory.h"
 
@@ -46,8 +47,8 @@ std::string models_to_choose() {
         ++unfit;
         continue;
       }
-      lines.push_back({model.name, size_text(summary.bytes)});
-      width = std::max(width, model.name.size());
+      lines.push_back({log::one_line(model.name), size_text(summary.bytes)});
+      width = std::max(width, lines.back().name.size());
     }
   }
   std::string text = lines.empty() ? kHowToGetOne : "On this machine are";

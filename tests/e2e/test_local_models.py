@@ -288,6 +288,11 @@ def test_files_write_no_control_characters(home, small):
     done = home.coppice("models")
     assert done.returncode == 0 and not re.search(r"[\x00-\x09\x0b-\x1f]", done.stdout), done.stdout
     assert "oak\\n\\x1b[2J" in done.stdout and "the family 'wood\\x1b]0;mine\\x07' is not known" in done.stdout
+    for name in ("elm\x1b[3m-a", "elm\x1b[3m-b"):
+        small.write(home.folder / f"models/{name}.gguf")
+    for wanted, said in (("elm", "may be one of 2 models"), ("yew", "On this machine are")):
+        done = home.coppice("serve", wanted)
+        assert said in done.stderr and "elm\\x1b[3m-b" in done.stderr and not re.search(r"[\x00-\x09\x0b-\x1f]", done.stderr), done.stderr
 
 
 def test_a_split_model_is_one_model(home, small):
