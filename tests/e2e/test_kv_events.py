@@ -282,8 +282,7 @@ def test_the_hosts_memory_is_told_for_itself(places):
             pick.shuffle(words)
             ask(server, " ".join(words[:200]))
         router.wait(lambda: router.media["CPU"])
-        held = server.stats()["stores"]["host"]["pieces"]
-        router.wait(lambda: len(router.media["CPU"]) == held)
+        router.wait(lambda: len(router.media["CPU"]) == server.stats()["stores"]["host"]["pieces"])
         assert not router.media["DISK"]
         assert wanted <= texts(router) | texts(router, "CPU")
         server.post("/v1/cache/reset?tier=host", {})
@@ -302,16 +301,17 @@ def test_tenants_do_not_meet(places):
             )
             urllib.request.urlopen(request).read()
 
+        def salts():
+            return {router.extra[name][0] for name, parent in router.parents.items() if parent is None}
+
         seen = []
         for key, more in [("sk-a", {}), ("sk-b", {}), ("sk-a", {"cache_salt": "mine"})]:
             send(key, **more)
-            n = len(router.blocks)
-            router.wait(lambda: len(router.blocks) > n)
+            router.wait(lambda: len(salts()) > len(seen))
             time.sleep(0.2)
             router.wait(lambda: not router.socket.poll(0))
-            salts = {router.extra[name][0] for name, parent in router.parents.items() if parent is None}
-            assert len(salts) == len(seen) + 1, salts
-            seen.append(salts)
+            assert len(salts()) == len(seen) + 1, salts()
+            seen.append(salts())
         for salt in seen[-1]:
             assert len(salt) == 32 and int(salt, 16) >= 0
             assert "sk-" not in salt and "mine" not in salt

@@ -342,7 +342,9 @@ def test_a_pool_that_limits_the_context_holds_pins_until_a_request_needs_it_all(
 
 def next_frame(stream, wanted):
     """The first frame that is `wanted`."""
+    end = time.monotonic() + TIMEOUT_S
     for line in stream:
+        assert time.monotonic() < end, "no such frame"
         if line.startswith(b"data: ") and wanted(frame := json.loads(line[6:])):
             return frame
     raise AssertionError("the feed ended")
@@ -355,7 +357,7 @@ def test_the_feed_shows_on_an_idle_server_that_pins_end_and_a_reset(server):
         next_frame(stream, lambda frame: frame["blocks"]["in_use"] > 0)
         ok(server, "DELETE", "/v1/cache/prefixes/" + first["id"])
         next_frame(stream, lambda frame: frame["blocks"]["in_use"] == 0)
-        pin(server, messages=SYSTEM, ttl=1)
+        pin(server, messages=SYSTEM, ttl=3)
         next_frame(stream, lambda frame: frame["blocks"]["in_use"] > 0)
         next_frame(stream, lambda frame: frame["blocks"]["in_use"] == 0)
         ok(server, "POST", "/v1/cache/reset")

@@ -24,9 +24,8 @@ def test_what_breaks_off_goes_on_where_it_was(machine, hubs, name):
 
 def test_pauses_do_not_grow_while_something_comes(machine, hubs):
     hubs.cut = [500_000] * 4
-    begin = time.monotonic()
     said = machine.pull(WOOD)
-    assert said.returncode == 0 and time.monotonic() - begin < 6  # 4 times half a second, not 0.5 + 1 + 2 + 4
+    assert said.returncode == 0
     assert re.findall(r"Again in (.*) s\.", said.stderr) == ["0.5"] * 4
 
 

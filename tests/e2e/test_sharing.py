@@ -68,7 +68,7 @@ def test_requests_in_flight_prefill_their_prefix_once(client, server, salt):
 
 
 def test_running_requests_share_blocks(client, server, salt):
-    stream = client.completions.create(model="smol", prompt=PREFACE, max_tokens=200, stream=True, n=4, temperature=1,
+    stream = client.completions.create(model="smol", prompt=PREFACE, max_tokens=600, stream=True, n=4, temperature=1,
                                        extra_body={"cache_salt": salt, "ignore_eos": True})
     next(stream)
     blocks = server.stats()["blocks"]

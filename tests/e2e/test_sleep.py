@@ -24,14 +24,23 @@ def asleep(server: Coppice) -> bool:
     return server.get("/props")[1]["is_sleeping"]
 
 
+def ask_awake(server: Coppice, text: str):
+    """What ask() does, and what is held then: asked again where it sleeps before one has looked."""
+    while True:
+        said, usage, _ = ask(server, text)
+        awake = held(server)
+        if not asleep(server):
+            return said, usage, awake
+
+
 @pytest.mark.parametrize("model", ["COPPICE_MODEL", "COPPICE_GEMMA3"])
 def test_an_idle_server_lets_its_weights_go(model):
     path = os.environ[model]
     text = prompt(200)
     with Coppice("--kv-bytes", "64MiB", "--sleep-idle-seconds", "1", model=path) as server:
-        before, _, _ = ask(server, text)
-        awake = held(server)
+        before, _, awake = ask_awake(server, text)
         server.wait(lambda: asleep(server))
+        wakes = metric(server, "coppice_wakes_total")
         weights = os.path.getsize(path)
         assert awake - held(server) > 0.8 * weights, (awake, held(server), weights)
         # Who only looks wakes nobody.
@@ -39,12 +48,12 @@ def test_an_idle_server_lets_its_weights_go(model):
             with urllib.request.urlopen(server.url + path) as reply:
                 reply.read()
         time.sleep(0.5)
-        assert asleep(server) and metric(server, "coppice_asleep") == 1 and metric(server, "coppice_wakes_total") == 0
-        again, usage, _ = ask(server, text)
+        assert asleep(server) and metric(server, "coppice_asleep") == 1 and metric(server, "coppice_wakes_total") == wakes
+        again, usage, back = ask_awake(server, text)
         assert_same(again, before)
         assert usage["cached"] == usage["prompt"] - 1  # the cache slept through nothing
-        assert metric(server, "coppice_wakes_total") == 1
-        assert held(server) > awake - 0.2 * weights
+        assert metric(server, "coppice_wakes_total") > wakes
+        assert back > awake - 0.2 * weights
         assert "asleep: " in server.log.read_text() and "weights are back after" in server.log.read_text()
         server.wait(lambda: asleep(server))
         assert server.end() == 0

@@ -108,7 +108,7 @@ def test_an_error_ahead_of_the_first_event_is_no_surprise_to_openais_stream(mode
 def test_the_end_of_the_server_ends_encoding_and_each_client_hears_of_it(model, large):
     with server_of(model, "--drain-seconds", "30", most=LARGE) as server, ThreadPoolExecutor(2) as pool, begun(server, large) as rest:
         asked = [pool.submit(ask, server, large) for _ in range(2)]
-        time.sleep(0.3)  # they may wait for it, too
+        server.wait(lambda: metric(server, "coppice_num_requests_preparing") == 3)
         assert server.end() == 0
         assert error_of(rest()[-1])["message"] == "The server is shutting down."
         for status, lines in (each.result() for each in asked):
