@@ -20,7 +20,7 @@ namespace {
 
 using Contents = FakeStore::Contents;
 
-const std::int64_t kOperations = test::kSanitized || !test::long_form() ? 150'000 : 500'000;
+const std::int64_t kOperations = test::kSanitized ? 50'000 : test::long_form() ? 500'000 : 150'000;
 
 class Server {
  public:

@@ -62,7 +62,7 @@ TEST(AllTemplates, TheFirstOfTwoCallsIsKeptWhereOneIsAskedFor) {
       break;
     }
   }
-  if (std::getenv("COPPICE_TEMPLATE") == nullptr) EXPECT_GE(looked_at, 40);
+  if (all_templates()) EXPECT_GE(looked_at, 40);
 }
 
 AnswerParts read_all(const std::shared_ptr<const AnswerFormat>& format, const std::string& text, bool held) {
@@ -97,7 +97,7 @@ TEST(AllTemplates, ThoughtsMaySpeakOfCalls) {
                 testing::AnyOf(thoughts, "Here are my reasoning steps:\n" + thoughts));  // as the prompt begins them
     EXPECT_EQ(all.content, "It rains.");
   }
-  EXPECT_GT(skipping, 10);
+  if (all_templates()) EXPECT_GT(skipping, 10);
 }
 
 /// Where no grammar holds a call, what is none is text.
