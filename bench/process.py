@@ -5,6 +5,7 @@ import ctypes
 import json
 import os
 import pathlib
+import random
 import signal
 import socket
 import subprocess
@@ -42,15 +43,22 @@ def output_of(command, limit=900):
     return done.stdout
 
 
+def free_port():
+    """None of those that the system gives to whoever asks for any: another program might have it before the server does."""
+    while True:
+        port = random.randrange(10_000, 30_000)
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return port
+
+
 class Server:
     """A server as a child process, with those that it starts, on a free port of this machine; ended on leaving the `with`."""
 
     def __init__(self, command, log, ready_s=120, environment=None):
         self.ready_s = ready_s  # so long it may take to begin
         self.environment = os.environ | (environment or {})
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.command = [*map(str, command), "--host", "127.0.0.1", "--port", str(self.port)]
         self.log = pathlib.Path(log)

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <semaphore>
@@ -16,6 +17,7 @@
 #include "grammar/compiler.h"
 #include "grammar/work.h"
 #include "sampling/grammar_state.h"
+#include "support/longest_wait.h"
 #include "text/fixtures.h"
 
 namespace coppice::sampling {
@@ -76,25 +78,29 @@ TEST_F(Pool, KeysTakeTurns) {
 
 /// It waits for the two that run, at most.
 TEST(MaskPool, AKeyThatTookLittleIsNextHoweverManySlowOnesThereAre) {
-  std::atomic<int> n_done = 0;
+  std::counting_semaphore<> ends(12);
   std::vector<std::shared_ptr<MaskWork>> works;
   MaskPool pool([] {});
-  const auto push = [&](const std::string& key, double seconds) {
-    works.push_back(std::make_shared<MaskWork>([&, seconds] {
+  const auto push = [&](const std::string& key, double seconds, const std::function<void()>& end) {
+    works.push_back(std::make_shared<MaskWork>([seconds, end] {
       for (const double start = grammar::cpu_seconds(); grammar::cpu_seconds() < start + seconds;) {
       }
-      ++n_done;
+      end();
     }));
     pool.push(key, false, works.back());
   };
-  for (int i = 0; i < 30; ++i) push("hostile " + std::to_string(i % 10), 0.03);
-  while (n_done < 12) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  const auto n_done = [&] { return std::ranges::count_if(works, [](const auto& work) { return work->done(); }); };
+  for (int i = 0; i < 30; ++i) push("hostile " + std::to_string(i % 10), 0.03, [&] { ends.acquire(); });
+  while (n_done() < 12) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  const auto latest = std::chrono::steady_clock::now() + testing::kLongestWait;
   for (int i = 0; i < 3; ++i) {
-    const int before = n_done;
-    push("chats", 0.0001);
-    while (!works.back()->done()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    EXPECT_LE(n_done - before, 4) << "of the others'";
+    push("chats", 0.0001, [] {});
+    ends.release(2);
+    while (!works.back()->done() && std::chrono::steady_clock::now() < latest)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_TRUE(works.back()->done()) << "more of the others' are before it";
   }
+  ends.release(30);
   pool.close();
 }
 
@@ -108,15 +114,16 @@ TEST(MaskPool, BesideOthersAKeyTakesSoMuch) {
     for (const double start = grammar::cpu_seconds(); grammar::cpu_seconds() < start + seconds;) {
     }
   };
+  const auto start = std::chrono::steady_clock::now();
   for (int i = 0; i < 100; ++i) {
     works.push_back(std::make_shared<MaskWork>([&] { spend(0.02); }));
     pool.push("hostile", false, works.back());
   }
-  const auto start = std::chrono::steady_clock::now();
   std::this_thread::sleep_for(std::chrono::milliseconds(700));
+  const auto n_done = static_cast<double>(count_done());
   const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start;
   // Two works that run, and what is forgotten meanwhile.
-  EXPECT_LE(0.02 * static_cast<double>(count_done()), kMuchSeconds * (1 + passed.count()) + 0.05);
+  EXPECT_LE(0.02 * n_done, kMuchSeconds * (1 + passed.count()) + 0.05);
   const auto quick = std::make_shared<MaskWork>([] {});
   pool.push("hostile", true, quick);
   while (!quick->done()) std::this_thread::sleep_for(std::chrono::milliseconds(1));

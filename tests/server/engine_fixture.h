@@ -7,6 +7,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <source_location>
 #include <thread>
 #include <utility>
 
@@ -16,11 +17,17 @@
 
 namespace coppice::testing {
 
-/// For a minute at most.
-inline void wait_for(const std::function<bool()>& condition) {
+/// For a minute at most: then it is a failure of the caller's line.
+inline void wait_for(const std::function<bool()>& condition,
+                     const std::source_location& caller = std::source_location::current()) {
   const auto end = std::chrono::steady_clock::now() + kLongestWait;
-  while (!condition() && std::chrono::steady_clock::now() < end)
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() >= end) {
+      ADD_FAILURE_AT(caller.file_name(), static_cast<int>(caller.line())) << "it has not happened for a minute";
+      return;
+    }
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 }
 
 class EngineServerTest : public ServerTest {

@@ -172,7 +172,8 @@ bool FakeModel::wait(auto condition) const {
 }
 
 engine::RequestId FakeModel::wait_submitted(std::size_t nth) {
-  if (!wait([&] { return requests_.size() > nth; })) return 0;
+  if (!wait([&] { return requests_.size() > nth; }))
+    throw std::runtime_error("nobody submitted request " + std::to_string(nth));
   const std::lock_guard lock(mutex_);
   return requests_[nth].id;
 }

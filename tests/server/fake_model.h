@@ -48,8 +48,9 @@ class FakeModel : public server::Model {
   void stop() override;
   bool ended() const override;
 
-  // The test's side. The waits fail (return false, or 0) after 10 seconds.
-  engine::RequestId wait_submitted(std::size_t nth);  ///< the id of the nth request, from 0
+  // The test's side. The waits fail (return false) after a minute.
+  /// The id of the nth request, from 0. Throws std::runtime_error in place of a return value.
+  engine::RequestId wait_submitted(std::size_t nth);
   bool wait_cancelled(engine::RequestId id);
   bool wait_stopped();
   bool cancelled(engine::RequestId id) const;

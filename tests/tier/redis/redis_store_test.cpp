@@ -5,8 +5,10 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,6 +18,7 @@
 #include <filesystem>
 #include <future>
 #include <memory>
+#include <random>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -158,8 +161,18 @@ std::string redis_server() {
   return std::filesystem::exists(program) ? program : "";
 }
 
+/// None of those that the system gives to whoever asks for any: another program might have it before the server does.
 int free_port() {
-  return FakeRedis().port();
+  std::random_device random;
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  for (bool taken = true; taken;) {
+    address.sin_port = htons(static_cast<std::uint16_t>(10'000 + random() % 20'000));
+    const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
+    taken = ::bind(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0;
+    ::close(socket);
+  }
+  return ntohs(address.sin_port);
 }
 
 TEST_F(RedisTest, KeepsAndGivesOnARealServer) {
