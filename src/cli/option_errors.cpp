@@ -65,10 +65,12 @@ std::string unknown_text(const CLI::App& command) {
   return text;
 }
 
-/// Whether `option` is among the arguments: "--port 80", "--port=80".
+/// Whether `option` is among the arguments: "--max-batch 8", "--max_batch=8".
 bool is_given(const CLI::Option& option, const std::vector<std::string>& given) {
   return std::ranges::any_of(given, [&option](const std::string& argument) {
-    return argument.starts_with('-') && option.check_name(argument.substr(0, argument.find('=')));
+    std::string name = argument.substr(0, argument.find('='));
+    std::ranges::replace(name, '_', '-');
+    return name.starts_with('-') && option.check_name(name);
   });
 }
 
@@ -77,9 +79,7 @@ std::string name_variable(const CLI::App& command, const std::vector<std::string
   const std::size_t colon = std::min(text.find(": "), text.size());
   const CLI::Option* option = command.get_option_no_throw(text.substr(0, colon));
   if (option == nullptr || option->get_envname().empty() || is_given(*option, given)) return text;
-  const char* value = std::getenv(option->get_envname().c_str());
-  const bool read = value != nullptr && option->results() == std::vector<std::string>{value};
-  return read ? option->get_envname() + text.substr(colon) : text;
+  return std::getenv(option->get_envname().c_str()) == nullptr ? text : option->get_envname() + text.substr(colon);
 }
 
 /// CLI11's own words for two of the errors, put as it puts the others: the option's name first.

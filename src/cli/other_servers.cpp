@@ -278,6 +278,7 @@ class Reader {
     refuse_others(name);
     const CLI::Option* option = command_.get_option_no_throw(name);
     read_.push_back(name + argument.substr(equals));
+    has_unknown_ = has_unknown_ || (option == nullptr && name.starts_with("--"));
     if (option == nullptr || option->get_expected_max() == 0) return;  // a flag, or "-c4096"
     std::string value;
     if (equals < argument.size()) {
@@ -318,7 +319,7 @@ class Reader {
 
   void place_first() {
     if (!has_first_ || first_ == named_) return;
-    if (!named_.empty())
+    if (!named_.empty() && !has_unknown_)  // what follows an option that CLI11 doesn't know may be its value
       throw CLI::ValidationError(
           "--model", fmt::format("{} and the argument {} are two models: give one of them", named_, first_));
     read_.insert(read_.begin() + static_cast<std::ptrdiff_t>(first_at_), first_);
@@ -328,7 +329,7 @@ class Reader {
   const CLI::App& command_;
   const CLI::Option* model_;
   std::size_t at_ = 0, first_at_ = 0;
-  bool has_first_ = false;
+  bool has_first_ = false, has_unknown_ = false;
   std::string first_, named_;  ///< the model: the first argument that is no option's; --model's last value
   struct Meant {
     std::string name, given, value;  ///< "-ngl", "0", "cpu"

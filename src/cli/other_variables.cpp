@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <span>
 #include <string_view>
 #include <utility>
 
@@ -33,11 +34,20 @@ constexpr std::pair<std::string_view, std::string_view> kOptions[] = {
     {"ENDPOINT_SLOTS", "slots"},
 };
 
+constexpr std::string_view kOn[] = {"1", "true", "on", "enabled", "yes"};
+constexpr std::string_view kOff[] = {"0", "false", "off", "disabled", "no"};
+
+bool is_among(std::span<const std::string_view> words, std::string_view value) {
+  const auto same = [](unsigned char a, unsigned char b) { return std::tolower(a) == std::tolower(b); };
+  return std::ranges::any_of(words, [&](std::string_view word) { return std::ranges::equal(word, value, same); });
+}
+
 /// What a variable asks for.
 struct Wish {
   std::string variable, value;
   std::string option, contrary;  ///< "--slots", "--no-slots"
   bool off = false;              ///< it asks for the contrary
+  bool clear = false;            ///< its value is a word for on or off
 };
 
 Wish read_wish(const std::string& variable, std::string_view value) {
@@ -51,8 +61,8 @@ Wish read_wish(const std::string& variable, std::string_view value) {
   } else {
     for (const unsigned char c : name) option += c == '_' ? '-' : static_cast<char>(std::tolower(c));
   }
-  const bool off = negated || value == "0" || value == "false" || value == "off" || value == "disabled";
-  return {variable, std::string(value), "--" + option, "--no-" + option, off};
+  const bool off = negated || is_among(kOff, value);
+  return {variable, std::string(value), "--" + option, "--no-" + option, off, off || is_among(kOn, value)};
 }
 
 /// Of variables that are set, not empty, and read by no option; by their names.
@@ -132,8 +142,11 @@ std::vector<std::string> flags_of_variables(const CLI::App& command, const std::
     // The variable of the option itself goes first.
     const bool free = !meaning.value.empty() && !is_set(command.get_option(meaning.option)->get_envname());
     if (free && !means(arguments, meaning.option)) flags.insert(flags.end(), {meaning.option, meaning.value});
-    const bool ours = wish.off && flag_of(command, wish.contrary) == Flag::kOurs;
-    if (ours && std::ranges::find(arguments, wish.option) == arguments.end()) flags.push_back(std::move(wish.contrary));
+    const bool ours = flag_of(command, wish.contrary) == Flag::kOurs;
+    if (ours && !wish.clear)
+      throw CLI::ValidationError(wish.variable, fmt::format("{} is neither on nor off", wish.value));
+    if (ours && wish.off && std::ranges::find(arguments, wish.option) == arguments.end())
+      flags.push_back(std::move(wish.contrary));
   }
   return flags;
 }

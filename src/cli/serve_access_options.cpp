@@ -11,6 +11,7 @@
 #include <cstring>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 #include "cli/option_checks.h"
 #include "cli/serve_options.h"
@@ -65,8 +66,8 @@ void refuse_empty_keys(const ServeOptions& o) {
   if (!o.server.api.api_keys.empty() || !o.server.api.api_keys_file.empty()) return;
   for (const char* name : {"LLAMA_API_KEY", "LLAMA_ARG_API_KEY_FILE", "VLLM_API_KEY"}) {
     const char* value = std::getenv(name);
-    if (value != nullptr && *value == '\0')
-      throw CLI::ValidationError(name, "it is set, and empty: unset it to serve without keys");
+    if (value != nullptr && std::string_view(value).find_first_not_of(", \t\r\n") == std::string_view::npos)
+      throw CLI::ValidationError(name, "it is set, and holds nothing: unset it to serve without keys");
   }
 }
 

@@ -316,8 +316,9 @@ def test_an_empty_key_is_refused_as_an_unset_variable_gives_it():
     done = serve("--api-key", "")
     assert done.returncode == 2 and "--api-key" in done.stderr, done.stderr
     for name in ("LLAMA_API_KEY", "LLAMA_ARG_API_KEY_FILE", "VLLM_API_KEY"):
-        done = serve(env=os.environ | {name: ""})
-        assert done.returncode == 2 and name in done.stderr, done.stderr
+        for value in ("", ",", ",,"):  # "$ONE,$OTHER"
+            done = serve(env=os.environ | {name: value})
+            assert done.returncode == 2 and name in done.stderr, done.stderr
         with Coppice(*SMALL, "--api-key", "given", preexec_fn=lambda name=name: os.putenv(name, "")):
             pass
 

@@ -303,6 +303,22 @@ def test_the_one_that_gave_a_wrong_value_is_named():
         assert refusal(*options, LLAMA_ARG_PORT="wrong")[1].startswith("--port: ")
         assert refusal(*options, LLAMA_ARG_PORT="80")[1].startswith("--port: ")
     assert refusal("--threads", "2", LLAMA_ARG_PORT="wrong")[1].startswith("LLAMA_ARG_PORT: ")
+    assert refusal(LLAMA_ARG_FLASH_ATTN="0")[1].startswith("LLAMA_ARG_FLASH_ATTN: ")  # whose value is read as "off" first
+    assert refusal("--max_batch", "many", LLAMA_ARG_N_PARALLEL="4")[1].startswith("--max-batch: ")
+
+
+@pytest.mark.parametrize("options", [["--reasonin", "off"], ["--sleep-idle-second", "30"], ["--keep-alive", "5m"]])
+def test_an_unknown_option_is_named_also_where_the_model_has_its_option(options):
+    """And not its value, as another model."""
+    ended = subprocess.run([binary(), "serve", "-m", "/nowhere.gguf", *options], capture_output=True, text=True)
+    assert ended.returncode == 2 and ended.stderr.startswith(f"{options[0]}: serve has no such option"), ended.stderr
+
+
+@pytest.mark.parametrize("name", ["ENDPOINT_SLOTS", "UI", "WEBUI"])
+def test_variables_for_flags_are_on_or_off(name):
+    assert "maybe is neither on nor off" in refusal(**{"LLAMA_ARG_" + name: "maybe"})[1]
+    for value in ("False", "OFF", "no", "Yes", "true"):
+        assert warnings(**{name: value}) == {}
 
 
 def warnings(**variables):
@@ -372,7 +388,7 @@ def test_a_variable_that_alone_says_the_model_is_answered(variable):
     assert re.search(r"coppice serve \S+", ended.stderr)
 
 
-@pytest.mark.parametrize("variables", [{"ENDPOINT_SLOTS": "0", "UI": "0"}, {"NO_ENDPOINT_SLOTS": "1", "NO_WEBUI": "1"}, {"WEBUI": "off"}])
+@pytest.mark.parametrize("variables", [{"ENDPOINT_SLOTS": "0", "UI": "0"}, {"NO_ENDPOINT_SLOTS": "1", "NO_WEBUI": "1"}, {"WEBUI": "OFF"}])
 def test_variables_leave_out_slots_and_the_page(variables, monkeypatch):
     for name, value in variables.items():
         monkeypatch.setenv("LLAMA_ARG_" + name, value)
