@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "pull/replace.h"
 #include "pull/tries.h"
 
 namespace coppice::pull {
@@ -93,6 +94,13 @@ fs::path folder_of(const fs::path& cache, const std::string& repo) {
   return cache / folder;
 }
 
+/// Empty: the cache doesn't know this revision.
+std::string commit_of(const fs::path& repo, const std::string& revision) {
+  std::string commit;
+  std::ifstream(repo / "refs" / revision) >> commit;
+  return commit;
+}
+
 struct Found {
   std::string sha256, commit;
   std::uint64_t size = 0;
@@ -135,13 +143,10 @@ fs::path pull_file(WebClient& client, const Hub& hub, const HubFile& wanted, Pro
             .forbidden = forbidden(hub, wanted)},
            progress);
   const fs::path file = repo / "snapshots" / found.commit / wanted.file;
-  fs::create_directories(file.parent_path());
   std::error_code ignored;
-  fs::remove(file, ignored);
-  fs::create_symlink(blob.lexically_relative(file.parent_path()), file);
-  const fs::path ref = repo / "refs" / wanted.revision;
-  fs::create_directories(ref.parent_path());
-  std::ofstream(ref) << found.commit;
+  if (!fs::equivalent(file, blob, ignored)) replace_link(file, blob.lexically_relative(file.parent_path()));
+  const bool is_known = wanted.revision == found.commit || commit_of(repo, wanted.revision) == found.commit;
+  if (!is_known) replace_file(repo / "refs" / wanted.revision, found.commit);
   return file;
 }
 
@@ -177,8 +182,8 @@ PulledModel pull_from_hub(WebClient& client, const Hub& hub, HubFile wanted, Pro
 
 std::optional<fs::path> find_in_hub_cache(const fs::path& cache, HubFile wanted) {
   const fs::path repo = folder_of(cache, wanted.repo);
-  std::string commit;
-  if (!(std::ifstream(repo / "refs" / wanted.revision) >> commit)) commit = wanted.revision;
+  std::string commit = commit_of(repo, wanted.revision);
+  if (commit.empty()) commit = wanted.revision;
   if (!is_hex(commit, kCommit)) return std::nullopt;
   const fs::path snapshot = repo / "snapshots" / commit;
   std::error_code error;

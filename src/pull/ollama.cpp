@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "pull/replace.h"
 #include "pull/tries.h"
 
 namespace coppice::pull {
@@ -23,6 +24,8 @@ constexpr std::string_view kHash = "sha256:";
 struct Layer {
   std::string kind, digest;
   std::uint64_t size = 0;
+
+  bool operator==(const Layer&) const = default;
 };
 
 /// Throws WebFailure: it is no layer.
@@ -59,6 +62,17 @@ std::vector<Layer> layers_in(const std::string& manifest, const std::string& hos
   return found;
 }
 
+/// Whether the file is a manifest of these; Ollama writes it in other words than the registry.
+bool lists(const fs::path& manifest, const std::vector<Layer>& layers) {
+  try {
+    std::ifstream in(manifest, std::ios::binary);
+    const std::string text{std::istreambuf_iterator<char>(in), {}};
+    return layers_in(text, manifest.string()) == layers;
+  } catch (const std::runtime_error&) {
+    return false;
+  }
+}
+
 }  // namespace
 
 fs::path pull_from_ollama(WebClient& client, const std::string& registry, const fs::path& folder,
@@ -82,7 +96,8 @@ fs::path pull_from_ollama(WebClient& client, const std::string& registry, const 
   }
   if (reply.status != 200) throw status_failure(reply, wanted.whole());
   fs::path model;
-  for (const Layer& layer : layers_in(reply.body, reply.url.authority())) {
+  const std::vector<Layer> layers = layers_in(reply.body, reply.url.authority());
+  for (const Layer& layer : layers) {
     std::string name = layer.digest;
     name[name.find(':')] = '-';
     const fs::path blob = folder / "blobs" / name;
@@ -97,11 +112,7 @@ fs::path pull_from_ollama(WebClient& client, const std::string& registry, const 
     if (model.empty()) model = blob;
   }
   const fs::path manifest = folder / "manifests" / wanted.host / wanted.space / wanted.name / wanted.tag;
-  fs::create_directories(manifest.parent_path());
-  const fs::path incoming = manifest.string() + ".incoming";
-  if (!(std::ofstream(incoming, std::ios::binary) << reply.body).flush())
-    throw std::runtime_error(fmt::format("{} can't be written.", incoming.string()));
-  fs::rename(incoming, manifest);
+  if (!lists(manifest, layers)) replace_file(manifest, reply.body);
   return model;
 }
 

@@ -1,10 +1,16 @@
 """`coppice pull` against a stand-in for the hubs that speaks as they do (hubs.py)."""
 
+import json
 import os
 import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
 
 import pytest
 
+from coppice_process import binary
 from hubs import CERTIFICATE, COMMIT, GGUF, WOOD, Hubs, Machine, large_ones, sha256
 
 
@@ -241,6 +247,83 @@ def test_folders_that_cannot_be_written(machine):
     machine.refused("oak:1b", says=[f"{where}/blobs can't be written: ", "OLLAMA_MODELS may name another folder"], OLLAMA_MODELS=where)
     machine.refused(WOOD, says=["HOME is not set: HF_HUB_CACHE may name"], HOME="")
     machine.refused("oak:1b", says=["HOME is not set: OLLAMA_MODELS may name"], HOME="")
+
+
+def entries(folder: Path) -> dict[Path, tuple[int, ...]]:
+    """What changes if one is written, or made anew."""
+    found = {path: path.lstat() for path in (folder, *folder.rglob("*"))}
+    return {path: (stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns) for path, stat in found.items()}
+
+
+@pytest.mark.parametrize("name", [WOOD, f"hf:alice/Wood-GGUF@{COMMIT}", "oak:1b"])
+def test_what_is_right_is_left_alone(machine, name):
+    path = machine.pulled(name)
+    before = entries(machine.home)
+    assert machine.pulled(name) == path
+    assert entries(machine.home) == before
+
+
+def test_a_wrong_link_is_replaced_at_once(machine):
+    """No moment is without a link, and pulls beside each other don't disturb each other."""
+    path = machine.pulled(WOOD)
+    right = os.readlink(path)
+    for wrong in ("../../blobs/gone", "../../refs/main"):
+        os.unlink(path)
+        os.symlink(wrong, path)
+        pulls = [subprocess.Popen([binary(), "pull", WOOD], env=machine.environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+                 for _ in range(8)]
+        while any(each.poll() is None for each in pulls):
+            assert os.readlink(path) in (wrong, right)
+        said = [each.communicate()[1] for each in pulls]
+        assert [each.returncode for each in pulls] == [0] * 8, said
+        assert os.readlink(path) == right and os.listdir(os.path.dirname(path)) == [os.path.basename(path)]
+
+
+@pytest.fixture
+def others(hubs):
+    """A machine whose models and program another user may read, as none of pytest's folders."""
+    home = Path(tempfile.mkdtemp(prefix="coppice-others-"))
+    shutil.copy(binary(), home / "coppice")
+    yield Machine(home, hubs)
+    for folder, _, _ in os.walk(home):
+        os.chmod(folder, 0o755)
+    shutil.rmtree(home)
+
+
+def pull_as_another(machine, name) -> subprocess.CompletedProcess:
+    """As somebody who may read all and write nothing."""
+    for folder, _, _ in os.walk(machine.home):
+        os.chmod(folder, 0o555)
+    become = (lambda: os.setresuid(54321, 54321, 54321)) if os.geteuid() == 0 else None
+    return subprocess.run([machine.home / "coppice", "pull", name], env=machine.environment, capture_output=True, text=True, timeout=120, cwd="/",
+                          preexec_fn=become)
+
+
+def test_models_that_may_only_be_read(others, hubs):
+    hubs.files["bob/Big"] = {f"Big-0000{i}-of-00002.gguf": bytes([i]) for i in (1, 2)}
+    names = [WOOD, "hf:alice/Wood-GGUF", f"hf:alice/Wood-GGUF@{COMMIT}", "hf:bob/Big", "oak:1b"]
+    paths = [others.pulled(name) for name in names]
+    manifest = others.ollama / "manifests/registry.ollama.ai/library/oak/1b"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()), indent=1, sort_keys=True))  # in other words than the registry's
+    for name, path in zip(names, paths):
+        done = pull_as_another(others, name)
+        assert (done.returncode, done.stdout) == (0, path + "\n"), done.stderr
+
+
+def test_why_something_newer_is_not_written(others, hubs):
+    link, ref = others.pulled(WOOD), others.hub / "models--alice--Wood-GGUF/refs/main"
+    others.pulled("hf:alice/Wood-GGUF/mmproj-Wood.gguf")
+    others.pulled("oak:1b")
+    os.unlink(link)
+    os.symlink("../../blobs/gone", link)
+    ref.write_text("0" * 40)
+    hubs.ollama["library/oak:1b"].pop(0)
+    hubs.files["alice/Wood-GGUF"]["new.gguf"] = b"new"
+    for name, what, variable in ((WOOD, link, "HF_HUB_CACHE"), ("hf:alice/Wood-GGUF/mmproj-Wood.gguf", ref, "HF_HUB_CACHE"),
+                                 ("hf:alice/Wood-GGUF/new.gguf", others.hub, "HF_HUB_CACHE"),
+                                 ("oak:1b", others.ollama / "manifests/registry.ollama.ai/library/oak/1b", "OLLAMA_MODELS")):
+        done = pull_as_another(others, name)
+        assert done.returncode == 1 and f"{what} can't be written: Permission denied. {variable} may name another" in done.stderr, done.stderr
 
 
 def test_what_is_not_there(machine, hubs):
