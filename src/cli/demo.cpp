@@ -1,14 +1,20 @@
 #include "cli/demo.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 #include "cli/child_server.h"
 #include "cli/demo_burst.h"
@@ -20,6 +26,8 @@
 
 namespace coppice::cli {
 namespace {
+
+namespace fs = std::filesystem;
 
 struct DemoOptions {
   std::string model;
@@ -36,15 +44,32 @@ std::vector<std::string> common_arguments(const DemoOptions& options) {
   return arguments;
 }
 
-/// A file or folder that a run makes.
-std::filesystem::path scratch(const std::string& name) {
-  std::filesystem::create_directories(own_folder());
-  return own_folder() / name;
+/// For what a run makes: our own folder, or one of its own where that can't be written.
+struct Scratch {
+  fs::path folder;
+  bool is_temporary = false;
+};
+
+Scratch make_scratch() {
+  const fs::path own = own_folder();
+  const bool is_somewhere = own.is_absolute();  // without a home folder it would be wherever we were started
+  std::error_code error;
+  if (is_somewhere) fs::create_directories(own, error);
+  if (is_somewhere && !error && ::access(own.c_str(), W_OK | X_OK) == 0) return {.folder = own};
+  std::string name = fs::temp_directory_path() / "coppice-demo-XXXXXX";
+  if (::mkdtemp(name.data()) == nullptr)
+    throw std::runtime_error(fmt::format("cannot make a folder {}: {}", name, std::strerror(errno)));
+  return {.folder = name, .is_temporary = true};
 }
 
-BurstResult run_once(const DemoOptions& options, bool share) {
+/// The server would read them as its own, and its requests have no key.
+void forget_keys() {
+  for (const char* name : {"LLAMA_API_KEY", "LLAMA_ARG_API_KEY_FILE", "VLLM_API_KEY"}) ::unsetenv(name);
+}
+
+BurstResult run_once(const DemoOptions& options, const fs::path& folder, bool share) {
   const std::string_view name = share ? "on" : "off";
-  const auto log = scratch(fmt::format("demo-{}.log", name));
+  const fs::path log = folder / fmt::format("demo-{}.log", name);
   std::vector<std::string> arguments = common_arguments(options);
   arguments.insert(arguments.end(), {"--share", std::string(name)});
   fmt::print(stderr, "  sharing {}: loading the model and answering ...\n", name);
@@ -119,6 +144,12 @@ void print_answers(const BurstResult& on, const BurstResult& off) {
   }
 }
 
+void run_bursts(const DemoOptions& options, const fs::path& folder) {
+  const BurstResult on = run_once(options, folder, true), off = run_once(options, folder, false);
+  print_table(fs::path(options.model).stem().string(), on, off);
+  print_answers(on, off);
+}
+
 int run_demo(DemoOptions options) {
   if (options.print_requests) {
     for (const std::string& body : demo_requests()) fmt::print("{}\n", body);
@@ -127,13 +158,15 @@ int run_demo(DemoOptions options) {
   if (options.model.empty())
     throw CLI::ParseError(fmt::format("Which model? {}", models_to_choose()), CLI::ExitCodes::RequiredError);
   options.model = find_model(options.model).path.string();
+  forget_keys();
+  const Scratch scratch = make_scratch();
   if (options.restart) {
-    run_demo_restart(common_arguments(options), scratch("demo-kv"), options.tokens);
-    return 0;
+    run_demo_restart(common_arguments(options), scratch.folder / "demo-kv", options.tokens);
+  } else {
+    run_bursts(options, scratch.folder);
   }
-  const BurstResult on = run_once(options, true), off = run_once(options, false);
-  print_table(std::filesystem::path(options.model).stem().string(), on, off);
-  print_answers(on, off);
+  std::error_code ignored;
+  if (scratch.is_temporary) fs::remove_all(scratch.folder, ignored);  // after a failure its logs stay
   return 0;
 }
 

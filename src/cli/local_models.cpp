@@ -27,6 +27,8 @@ using pull::lower;
 
 namespace {
 
+constexpr int kDepth = 5;  ///< of a folder of one's own: what is deeper isn't looked at
+
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
   return value ? value : "";
@@ -256,6 +258,10 @@ std::vector<LocalModel> choices(const std::vector<LocalModel>& models, auto fits
   return chosen;
 }
 
+[[noreturn]] void refuse_unreadable(const fs::path& path, const std::error_code& error) {
+  throw std::runtime_error(fmt::format("{} cannot be read: {}.", path.string(), error.message()));
+}
+
 [[noreturn]] void refuse_several(const std::string& wanted, const std::vector<LocalModel>& models, bool as_paths) {
   constexpr std::size_t kMost = 20;
   std::string sentence = fmt::format("'{}' may be one of {} models; say which:", wanted, models.size());
@@ -310,7 +316,7 @@ std::vector<ModelPlace> local_models() {
     begin = end + 1;
   }
   const std::size_t own_places = places.size();
-  for (ModelPlace& place : places) place.models = models_in(place.folder);
+  for (ModelPlace& place : places) place.models = plain_models(place.folder, kDepth);
   const auto add = [&](const char* owner, const fs::path& folder, auto models) {
     if (std::ranges::find(places, folder, &ModelPlace::folder) == places.end())
       places.push_back({owner, folder, models(folder)});
@@ -346,7 +352,9 @@ fs::path own_folder() {
 }
 
 std::vector<LocalModel> models_in(const fs::path& folder) {
-  return plain_models(folder, 5);
+  std::error_code error;
+  if (fs::directory_iterator(folder, error); error) refuse_unreadable(folder, error);
+  return plain_models(folder, kDepth);
 }
 
 LocalModel find_model(const std::string& wanted) {
@@ -360,8 +368,10 @@ LocalModel find_model(const std::string& wanted) {
     return found.front();
   }
   if (fs::exists(status)) return {.path = wanted};
-  if (wanted.starts_with('/') || wanted.starts_with('.') || wanted.starts_with('~'))
+  if (wanted.starts_with('/') || wanted.starts_with('.') || wanted.starts_with('~')) {
+    if (status.type() != fs::file_type::not_found) refuse_unreadable(wanted, error);
     throw std::runtime_error(fmt::format("There is no file or folder {}.", wanted));
+  }
   return find_by_name(wanted);
 }
 

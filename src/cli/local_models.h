@@ -38,7 +38,7 @@ std::filesystem::path ollama_folder();
 /// Our own.
 std::filesystem::path own_folder();
 
-/// The GGUF files in a folder and the folders in it, some levels deep.
+/// The GGUF files in a folder and the folders in it, some levels deep. Throws std::runtime_error: it can't be read.
 std::vector<LocalModel> models_in(const std::filesystem::path& folder);
 
 /// The file that somebody means who says: a file; a folder with one model; what 'coppice pull' calls a model of Hugging

@@ -108,9 +108,8 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);  // scripts append to their defaults
   const std::vector<std::string> given(argv + std::min(argc, 1), argv + argc);
-  app.failure_message([&given](const CLI::App* all, const CLI::Error& error) {
-    return coppice::cli::error_text(*all, given, error);
-  });
+  app.failure_message(
+      [&given](const CLI::App* all, const CLI::Error& error) { return coppice::cli::error_text(*all, given, error); });
   coppice::cli::set_help(app);
   int exit_code = 0;
   for (const AddCommand add : kCommands) add(app, exit_code);

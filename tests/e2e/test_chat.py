@@ -79,6 +79,13 @@ def test_nobody_there():
     assert done.returncode == 1 and "no file, folder or local model" in done.stderr
 
 
+def test_a_server_of_its_own_says_why_it_ended(monkeypatch):
+    monkeypatch.setenv("LLAMA_ARG_CTX_SIZE", "abc")
+    done = talk(model_path(), lines=["Hello"])
+    assert done.returncode == 1
+    assert "the server ended while starting: LLAMA_ARG_CTX_SIZE: abc is not 0" in done.stderr
+
+
 @contextlib.contextmanager
 def made_up_server(deltas, key="", hold=None):
     """Answers every chat with these; yields its port. hold: an answer has no end before this event."""

@@ -3,9 +3,11 @@
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import urllib.request
 from pathlib import Path
 
@@ -411,3 +413,29 @@ def test_a_chat_has_the_projector_that_the_models_name_says(home, vision):
             assert json.load(reply)["modalities"]["vision"]
     finally:
         chat.communicate("", timeout=60)
+
+
+def test_what_may_not_be_read_is_said_to_be_there():
+    """To root everything is open, and pytest's folders are closed to others."""
+    if os.geteuid() != 0:
+        pytest.skip("only root becomes somebody else")
+    with tempfile.TemporaryDirectory(prefix="coppice-others-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        shutil.copy(binary(), folder / "coppice")
+        closed = folder / "closed"
+        (closed / "deeper").mkdir(parents=True)
+        shutil.copy(model_path(), closed / "oak.gguf")
+        closed.chmod(0o700)
+
+        def said(*arguments, **variables):
+            done = subprocess.run([folder / "coppice", *arguments], capture_output=True, text=True, timeout=60, cwd="/", env={"HOME": "/"} | variables,
+                                  preexec_fn=lambda: os.setresuid(54321, 54321, 54321))
+            return done.returncode, done.stdout + done.stderr
+
+        for arguments in (["serve", closed / "oak.gguf"], ["serve", closed], ["models", closed], ["models", closed / "deeper"]):
+            assert said(*arguments) == (1, f"coppice: {arguments[1]} cannot be read: Permission denied.\n")
+        status, text = said("serve", folder / "elm.gguf")
+        assert status == 1 and "There is no file or folder" in text
+        status, text = said("models", COPPICE_MODELS=str(closed))
+        assert status == 0, "one of many places that can't be read is left out: " + text
