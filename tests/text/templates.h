@@ -20,8 +20,8 @@ inline bool all_templates() {
   return std::getenv("COPPICE_TEMPLATE") == nullptr && !test::kSanitized;
 }
 
-/// Without ".jinja", in order. COPPICE_TEMPLATE=name: only that one. Under sanitizers every third, and each process draws
-/// the first: that takes ten times as long there, and faults of memory need no statistics.
+/// Without ".jinja", in order. COPPICE_TEMPLATE=name: only that one. Under sanitizers every third, and each process
+/// draws the first: that takes ten times as long there, and faults of memory need no statistics.
 inline std::vector<std::string> template_names() {
   std::vector<std::string> names;
   const char* one = std::getenv("COPPICE_TEMPLATE");
