@@ -48,6 +48,12 @@ def test_a_server_of_its_own():
     assert "http://127.0.0.1:" in done.stderr
 
 
+def test_other_servers_keys_are_not_for_its_own(monkeypatch):
+    monkeypatch.setenv("VLLM_API_KEY", "sk-other")
+    done = talk(model_path(), "--kv-bytes", "64MiB", "-n", "3", lines=["Hello"])
+    assert done.returncode == 0 and done.stdout.strip(), done.stderr
+
+
 def shown_load(model):
     """What a terminal shows until the prompt comes, and of it the stages of loading with their percents."""
     ours, its = os.openpty()
