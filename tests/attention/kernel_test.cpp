@@ -138,6 +138,10 @@ double sampled_distance(const AttentionCase& c, const test::PoolData& pool, std:
   return distance(c, actual, expected);
 }
 
+/// Ten runs of all cases came to 3.3e-4, and one in some tens to 5.3e-4. One key of n costs some 1 / sqrt(n): of 30,000
+/// 6e-3.
+constexpr double kSampled = 1e-3;
+
 /// Long prefixes, hundreds of rows, windows, chunks beside decodes.
 TEST(KernelOnEachTarget, LongPrefixesAndChunksAgreeWithTheReference) {
   std::mt19937_64 random(test::test_seed());
@@ -147,7 +151,7 @@ TEST(KernelOnEachTarget, LongPrefixesAndChunksAgreeWithTheReference) {
       const test::PoolData pool(c, random(), format);
       test::on_each_target([&] {
         const std::vector<float> out = attend(c, pool, q, 2).out;
-        EXPECT_LT(sampled_distance(c, pool, q, out, random), 5e-4) << c.name << ", " << format_name(format);
+        EXPECT_LT(sampled_distance(c, pool, q, out, random), kSampled) << c.name << ", " << format_name(format);
       });
     }
   }

@@ -36,11 +36,11 @@ class RandomScheduleTest : public testing::TestWithParam<std::tuple<Pair, int>> 
 
 // Against the same format, a last bit may flip a rounding: one of 4 bits, in a short context, cost up to 0.25 in 325
 // seeds, and 0.0047 in the mean. Against f16, all of a format's loss shows, which short contexts of a tiny model make
-// large. All limits are twice and more of what is usual for a seed.
+// large: up to 0.42 in 1,400 runs, one row of some hundreds. All limits are twice and more of what is usual for a seed.
 INSTANTIATE_TEST_SUITE_P(
     Backends, RandomScheduleTest,
     testing::Combine(testing::Values(Pair{"tree", "f16", "f16", 5e-3, 1e-3}, Pair{"gather", "f16", "f16", 5e-3, 1e-3},
-                                     Pair{"tree", "int8", "int8", 3e-2, 3e-3}, Pair{"tree", "int8", "f16", 4e-1, 6e-2},
+                                     Pair{"tree", "int8", "int8", 3e-2, 3e-3}, Pair{"tree", "int8", "f16", 7e-1, 6e-2},
                                      Pair{"tree", "turbo4", "turbo4", 5e-1, 1e-2}),
                      testing::Values(8, 16, 32, 64)),
     [](const auto& info) {
