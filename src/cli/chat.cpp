@@ -11,7 +11,6 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -264,8 +263,6 @@ int chat(const ChatOptions& options) {
   // As it was named: a file of a cache may not say what its name does, such as which projector belongs to it.
   std::vector<std::string> arguments = {"--model", options.where};
   if (!options.kv_bytes.empty()) arguments.insert(arguments.end(), {"--kv-bytes", options.kv_bytes});
-  // The server would read them as its keys; what is sent is LLAMA_API_KEY's.
-  for (const char* name : {"LLAMA_ARG_API_KEY_FILE", "VLLM_API_KEY"}) ::unsetenv(name);
   const ChildServer server(std::move(arguments), log, show_load);
   fmt::print(stderr, "{}its page: http://127.0.0.1:{}/\n", ::isatty(STDERR_FILENO) != 0 ? "\r\033[K" : "",
              server.port());

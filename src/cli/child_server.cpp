@@ -11,6 +11,7 @@
 #include <boost/json/parse.hpp>
 #include <cerrno>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <stdexcept>
@@ -87,6 +88,8 @@ void ChildServer::start(std::vector<std::string> arguments, const std::filesyste
   if (file < 0) throw std::runtime_error(fmt::format("cannot write {}: {}", log.string(), std::strerror(errno)));
   const pid_t parent = ::getpid();
   const std::string program = port::program_to_run_again();
+  // Keys for other servers: whoever asks this one has LLAMA_API_KEY's, or none.
+  for (const char* name : {"LLAMA_ARG_API_KEY_FILE", "VLLM_API_KEY"}) ::unsetenv(name);
   pid_ = ::fork();
   if (pid_ == 0) become_server(program.c_str(), parent, file, argv.data());
   ::close(file);

@@ -62,11 +62,6 @@ Scratch make_scratch() {
   return {.folder = name, .is_temporary = true};
 }
 
-/// The server would read them as its own, and its requests have no key.
-void forget_keys() {
-  for (const char* name : {"LLAMA_API_KEY", "LLAMA_ARG_API_KEY_FILE", "VLLM_API_KEY"}) ::unsetenv(name);
-}
-
 BurstResult run_once(const DemoOptions& options, const fs::path& folder, bool share) {
   const std::string_view name = share ? "on" : "off";
   const fs::path log = folder / fmt::format("demo-{}.log", name);
@@ -158,7 +153,7 @@ int run_demo(DemoOptions options) {
   if (options.model.empty())
     throw CLI::ParseError(fmt::format("Which model? {}", models_to_choose()), CLI::ExitCodes::RequiredError);
   options.model = find_model(options.model).path.string();
-  forget_keys();
+  ::unsetenv("LLAMA_API_KEY");  // the servers would want it, and the requests have none
   const Scratch scratch = make_scratch();
   if (options.restart) {
     run_demo_restart(common_arguments(options), scratch.folder / "demo-kv", options.tokens);

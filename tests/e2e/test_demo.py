@@ -3,24 +3,18 @@
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 
-from coppice_process import TIMEOUT_S, binary, model_path
-
-RANDOM_MODEL = Path(__file__).resolve().parents[2] / "bench/random_model.py"
-SHAPE = ["--types", "q8_0", "--embd", "64", "--ff", "64", "--layers", "2", "--heads", "2", "--kv-heads", "1", "--head-size",
-         "32", "--context", "4096"]
+from coppice_process import TIMEOUT_S, binary
+from small_model import write_small
 
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
-    path = tmp_path_factory.mktemp("models") / "small.gguf"
-    subprocess.run([sys.executable, RANDOM_MODEL, *SHAPE, "--vocabulary", model_path(), path], check=True, timeout=60)
-    return path
+    return write_small(tmp_path_factory.mktemp("models"), context=4096)
 
 
 def demo(*arguments, before=(), **variables):

@@ -6,7 +6,6 @@ import re
 import shutil
 import socket
 import subprocess
-import sys
 import tempfile
 import urllib.request
 from pathlib import Path
@@ -15,19 +14,15 @@ import pytest
 
 from coppice_process import Coppice, binary, model_path
 from gguf_edit import Gguf
+from small_model import write_small
 from vision_model import write_model
 
-RANDOM_MODEL = Path(__file__).resolve().parents[2] / "bench/random_model.py"
-SHAPE = ["--types", "q8_0", "--embd", "64", "--ff", "64", "--layers", "2", "--heads", "2", "--kv-heads", "1", "--head-size",
-         "32", "--context", "512"]
 WHERE = ("COPPICE_MODELS", "COPPICE_CACHE", "HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME", "OLLAMA_MODELS", "LLAMA_CACHE")
 
 
 @pytest.fixture(scope="module")
 def small_path(tmp_path_factory):
-    path = tmp_path_factory.mktemp("models") / "small.gguf"
-    subprocess.run([sys.executable, RANDOM_MODEL, *SHAPE, "--vocabulary", model_path(), path], check=True, timeout=60)
-    return path
+    return write_small(tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture(scope="module")

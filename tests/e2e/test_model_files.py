@@ -3,24 +3,17 @@
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from coppice_process import Coppice, binary, model_path
+from coppice_process import Coppice, binary
 from gguf_edit import Gguf
-
-RANDOM_MODEL = Path(__file__).resolve().parents[2] / "bench/random_model.py"
-SHAPE = ["--types", "q8_0", "--embd", "64", "--ff", "64", "--layers", "3", "--heads", "2", "--kv-heads", "1", "--head-size",
-         "32", "--context", "512"]
+from small_model import write_small
 
 
 @pytest.fixture(scope="module")
 def small_path(tmp_path_factory):
-    """A random model with the vocabulary of a real one."""
-    path = tmp_path_factory.mktemp("models") / "small.gguf"
-    subprocess.run([sys.executable, RANDOM_MODEL, *SHAPE, "--vocabulary", model_path(), path], check=True, timeout=60)
-    return path
+    return write_small(tmp_path_factory.mktemp("models"), layers=3)
 
 
 @pytest.fixture(scope="module")
